@@ -1,25 +1,37 @@
-"""First choices: of the nearest measured problems, adapted."""
+"""First choices: of the nearest measured problems, adapted, and of the database's other problems."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.fabricated import GPU, plain_sql, trial, tuning_run
+from tests.simulated import TARGET, Simulated
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import seeds as module
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.order import first_and_rest, ordered
 from tsm2_tune.generator.space.rescale import adapted, divided
 from tsm2_tune.generator.space.rules import HARDWARE_RULES
 from tsm2_tune.generator.space.seed_table import FILE, Choice, Measured, distance, lines_of, measured, read_line
 from tsm2_tune.generator.space.seeds import first_choices, packaged
+from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
+from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.stored_seeds import stored_seeds
 
 H200 = PROFILES["h200"]
 SEARCHED = [family for family in FAMILIES.values() if not family.only_by_name]
@@ -49,20 +61,19 @@ def table(monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
     return rows
 
 
-def test_lines_are_read_as_they_are_written() -> None:
+def test_every_line_is_read_as_it_is_written_and_the_fastest_is_first() -> None:
     assert read_line(LINE).line == LINE
-    every = [one for name in DTYPES for one in measured(name) if one.problem.dtype_name == name]
-    assert [one.line for one in every] == [line for name in DTYPES for _, line in lines_of(FILE).get(name, ())]
-    assert len({(one.limits.name, one.problem) for one in every}) == len(every) > 2000
-
-
-def test_every_measured_configuration_is_known_and_the_fastest_is_first() -> None:
+    seen = set()
     for name in DTYPES:
-        for number, line in lines_of(FILE).get(name, ()):
-            one = read_line(line)
-            assert len(one.choices) == line.count("@"), number
-            assert [choice.us for choice in one.choices] == sorted(choice.us for choice in one.choices), number
+        lines = lines_of(FILE).get(name, ())
+        every = [one for one in measured(name) if one.problem.dtype_name == name]
+        for (number, line), one in zip(lines, every, strict=True):
+            us = [choice.us for choice in one.choices]
+            assert (one.line, len(us), us) == (line, line.count("@"), sorted(us)), number
             assert all(family_named(choice.config.family).supports(one.problem) for choice in one.choices), number
+            assert (one.limits.name, one.problem) not in seen
+            seen.add((one.limits.name, one.problem))
+    assert len(seen) > 2000
 
 
 KERNEL = "tsm2:version=v0,threads=128,columns=1,prefetch=1"
@@ -82,28 +93,22 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
         measured("f32", file)
 
 
-def test_a_missing_table_has_nothing(tmp_path: Path) -> None:
+def test_a_table_of_another_version_or_none_is_read_and_bytes_are_refused(tmp_path: Path) -> None:
+    (file := tmp_path / "later.txt").write_text(f"{LINE} unheard_of:threads=1@380 tsm2:zeal=9@38\n", encoding="utf-8")
+    assert measured("f32", file) == (read_line(LINE),)
     assert measured("f32", tmp_path / "none.txt") == ()
-
-
-def test_a_table_that_is_no_text_is_named(tmp_path: Path) -> None:
     (file := tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"cannot read .*bytes\.txt"):
         measured("f32", file)
 
 
-def test_a_configuration_of_another_version_is_left_out(tmp_path: Path) -> None:
-    (file := tmp_path / "later.txt").write_text(f"{LINE} unheard_of:threads=1@380 tsm2:zeal=9@38\n", encoding="utf-8")
-    (one,) = measured("f32", file)
-    assert one == read_line(LINE)
-
-
-def test_what_is_measured_comes_first() -> None:
-    for text in ("20480x16x20480:f32", "16x16x10000000:f64:tn", "10000000x8x8:c64:ttt", "32x32x10000000:f32:tx"):
-        problem = Problem.parse(text)
-        assert fastest("h200", problem) in [
-            one.text for one in first_choices(SEARCHED, problem, H200, candidate_times_us)[:5]
-        ]
+@pytest.mark.parametrize(
+    "text", ["20480x16x20480:f32", "16x16x10000000:f64:tn", "10000000x8x8:c64:ttt", "32x32x10000000:f32:tx"]
+)
+def test_what_is_measured_comes_first(text: str) -> None:
+    problem = Problem.parse(text)
+    first = [one.text for one in first_choices(SEARCHED, problem, H200, candidate_times_us)[:5]]
+    assert fastest("h200", problem) in first
 
 
 def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
@@ -115,23 +120,16 @@ def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
 
 
 def test_the_nearest_counts_most(table: list[Measured]) -> None:
-    near, far = (
-        spelt(f"stream_a_fma:threads=64,columns=8,prefetch=16,stages={stages},splits=8,min_blocks=6")
-        for stages in (4, 2)
-    )
-    for config, m in ((far, 400_000), (near, 16_000)):
+    family = family_named("stream_a_fma")
+    for stages, m in ((2, 400_000), (4, 16_000)):
+        config = spelt(f"stream_a_fma:threads=64,columns=8,prefetch=16,stages={stages},splits=8,min_blocks=6")
         problem = Problem(m, 8, 20000, "f32")
-        candidate = Candidate(family_named("stream_a_fma"), config, problem, H200, Guidelines())
-        us = 2 * float(candidate_times_us([candidate])[0])
-        table.append(Measured(PROFILES["h200"], problem, (Choice(config, us),)))
-    stages = [
-        one.tunables["stages"]
-        for one in first_choices(
-            [family_named("stream_a_fma")], Problem(20480, 8, 20480, "f32"), H200, candidate_times_us
-        )
-    ]
-    assert stages[0] == 4
-    assert 2 in stages
+        us = 2 * float(candidate_times_us([Candidate(family, config, problem, H200, Guidelines())])[0])
+        table.append(Measured(H200, problem, (Choice(config, us),)))
+    found = first_choices([family], Problem(20480, 8, 20480, "f32"), H200, candidate_times_us)
+    stages_in_order = [one.tunables["stages"] for one in found]
+    assert stages_in_order[0] == 4
+    assert 2 in stages_in_order
 
 
 def test_distances_are_of_what_matters() -> None:
@@ -153,16 +151,14 @@ def test_a_type_that_was_not_measured_is_served_by_one_alike() -> None:
 @pytest.mark.parametrize("card", ["a100", "v100", "p100", "s2050"])
 def test_another_card_goes_by_the_model(card: str) -> None:
     """Each kernel's first choice of splits by its predicted time; none that the card cannot hold."""
-    limits = PROFILES[card]
-    found = first_choices(SEARCHED, Problem(21000, 8, 21000, "f32"), limits, candidate_times_us)
+    limits, problem = PROFILES[card], Problem(21000, 8, 21000, "f32")
+    found, first = first_choices(SEARCHED, problem, limits, candidate_times_us), dict[str, float]()
     assert found
-    first: dict[str, float] = {}
     for config in found:
-        candidate = Candidate(
-            family_named(config.family), config, Problem(21000, 8, 21000, "f32"), limits, Guidelines()
-        )
-        assert all(rule.keeps(candidate) for rule in (*family_named(config.family).rules, *HARDWARE_RULES))
-        if not family_named(config.family).proposes:
+        family = family_named(config.family)
+        candidate = Candidate(family, config, problem, limits, Guidelines())
+        assert all(rule.keeps(candidate) for rule in (*family.rules, *HARDWARE_RULES))
+        if not family.proposes:
             kernel = replace(config, **dict.fromkeys(config.launch_tunables(), 1)).text
             first.setdefault(kernel, float(candidate_times_us([candidate])[0]))
     assert list(first.values()) == pytest.approx(sorted(first.values()), rel=0.01)
@@ -202,3 +198,70 @@ def test_divisions_are_those_of_the_shape_and_the_card(
     found = divided(family_named(config.family), config, Problem.parse(problem), PROFILES[card])
     name = "row_tiles" if config.family == "resident_b_fma" else "splits"
     assert [one.tunables[name] for one in found][: len(divisions)] == divisions
+
+
+H200 = PROFILES["h200"]
+HERE = Problem(20480, 16, 20480, "f32")
+NEAR, FAR = Problem(20480, 16, 10240, "f32"), Problem(20480, 2, 64, "f32")
+OTHER = "NVIDIA A100-SXM4-80GB"
+
+
+def add(store: Store, problem: Problem, config: KernelConfig, us: float, device: str = GPU, **changes: Any) -> None:
+    run = tuning_run(device, compute_capability="9.0" if device == GPU else "8.0", sms=132)
+    store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config), **changes))
+
+
+def kernel(threads: int, columns: int = 8) -> Tsm2Config:
+    return Tsm2Config("v2", threads, columns, 4)
+
+
+def known(store: Store) -> list[tuple[str, str, list[float]]]:
+    found = stored_seeds(store, HERE, H200, GPU)
+    return [(one.limits.name, one.problem.text, [choice.us for choice in one.choices]) for one in found]
+
+
+def test_the_fastest_of_each_problem_are_known_this_devices_first(store: Store) -> None:
+    assert known(store) == []
+    for number, threads in enumerate((64, 128, 256, 512)):
+        add(store, NEAR, kernel(threads), 400.0 - number)
+    add(store, NEAR, kernel(1024), 1.0, outcome=Outcome.WRONG_RESULT, verdict=None, measurement=None)
+    add(store, NEAR, kernel(128), 90.0, device=OTHER)
+    add(store, FAR, kernel(128), 50.0)
+    add(store, replace(NEAR, dtype_name="f64"), kernel(128), 800.0)
+    add(store, replace(NEAR, op="tt"), kernel(128), 300.0)
+    found = known(store)
+    assert sorted(found[:2]) == sorted([("h200", NEAR.text, [397.0, 398.0, 399.0]), ("h200", FAR.text, [50.0])])
+    assert found[2:] == [(OTHER, NEAR.text, [90.0])]
+    other = stored_seeds(store, HERE, H200, GPU)[-1].limits
+    assert (other.compute_capability, other.sms, other.dram_gbytes_per_s) == ((8, 0), 132, 4000.0)
+
+
+def test_what_was_fast_nearby_is_tried_first(store: Store) -> None:
+    """Though neither the package nor the model would have it so."""
+    space = search_space(HERE, H200, families=["resident_b_fma"])
+    config = ordered(space, 0, candidate_times_us)[200].config
+    add(store, NEAR, config, 10.0)
+    first, others = first_and_rest(space, 0, candidate_times_us, stored_seeds(store, HERE, H200, GPU))
+    assert first[0].config == config
+    assert len(first) + len(others) == len(space.kept)
+    assert config not in [one.config for one in first_and_rest(space, 0, candidate_times_us, ())[0]]
+
+
+def test_a_run_begins_with_what_won_nearby(store: Store) -> None:
+    """By the default strategy, of a problem that was never tried."""
+    space = search_space(HERE, TARGET.limits, families=["resident_b_fma"])
+    winner, slower = (ordered(space, 0, candidate_times_us)[place].config for place in (200, 300))
+    add(store, NEAR, slower, 11.0)
+    add(store, NEAR, winner, 10.0)
+    add(store, replace(NEAR, dtype_name="f64"), ordered(space, 0, candidate_times_us)[250].config, 1.0)
+    device = Simulated(store, {})
+    device.options = Options(max_trials=2)
+    list(tune_problems([space], device, store))
+    assert device.tried == [(winner.text, HERE), (slower.text, HERE)]
+
+
+@pytest.mark.parametrize("edit", ["config = 'tsm2:of=another,version=1'", "is_between = 1"])
+def test_trials_of_another_version_or_between_are_passed_over(store: Store, path: Path, edit: str) -> None:
+    add(store, NEAR, kernel(128), 10.0)
+    plain_sql(path, f"UPDATE trial SET {edit}")
+    assert known(store) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import cycle, product
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
@@ -28,7 +29,18 @@ from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")
-CARDS = {**PROFILES, "of 128 multiprocessors": replace(H200, sms=128, compute_capability=(8, 9))}
+CARDS = {**PROFILES, "sms128": replace(H200, sms=128, compute_capability=(8, 9))}
+
+EVERY = [name for name, family in FAMILIES.items() if not family.only_by_name]
+
+
+def choices(names: str | Iterable[str], problem: Problem | str, card: str = "h200") -> tuple[KernelConfig, ...]:
+    """The first choices of these families for the problem."""
+    problem = Problem.parse(problem) if isinstance(problem, str) else problem
+    families = map(family_named, [names] if isinstance(names, str) else names)
+    return first_choices(families, problem, CARDS[card], candidate_times_us)
+
+
 OPS = ("nn", "ttt", "tn", "ntt", "cn", "jtt", "tx", "nxt", "cx", "jxt")
 WIDTHS = (1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64)
 SHAPES = (
@@ -71,55 +83,35 @@ def a_quarter(family: Any) -> list[Problem]:
     return Random(family.name).sample(found, -(-len(found) // 4))
 
 
-def test_each_op_has_all_types() -> None:
-    for name in ("stream_a_fma", "gemm", "staged_wgmma"):
-        family = family_named(name)
-        found = list(problems(family))
-        assert {one.dtype_name for one in found} == set(family.dtypes)
-        for op in {one.op for one in found} & {"nn", "tn"}:
-            assert {one.dtype_name for one in found if one.op == op} == set(family.dtypes)
-
-
 def one_by_one(space: SearchSpace, times_us: dict[str, float], seed: int) -> list[str]:
     """The order of a search, of candidates each for itself, whose times by the model these are."""
-    choices = first_choices(map(family_named, space.families), space.problem, space.limits, candidate_times_us)
+    preferred = first_choices(map(family_named, space.families), space.problem, space.limits, candidate_times_us)
     within_us = MOST_PREDICTED * min(times_us.values())
-    first = [one.text for one in choices if times_us.get(one.text, within_us + 1) <= within_us]
-    preferred = set(first)
-    rest = [text for text in times_us if text not in preferred]
+    first = [one.text for one in preferred if times_us.get(one.text, within_us + 1) <= within_us]
+    rest = [text for text in times_us if text not in set(first)]
     Random(seed).shuffle(rest)
     return [*first, *sorted(rest, key=times_us.__getitem__)]
 
 
 @pytest.mark.parametrize(
-    ("problem", "card"),
-    [
-        (Problem(4096, 4096, 4096, "f32"), "h200"),
-        (Problem(4096, 4096, 4096, "f32"), "s2050"),
-        (Problem(64, 64, 10**6, "f64", "tn"), "v100"),
-        (Problem(300, 70, 17, "c64", "tt"), "h200"),
-        (R, "h200"),
-    ],
-    ids=lambda one: getattr(one, "text", one),
-)
-def test_tables_are_ordered_as_candidates_each_for_itself(problem: Problem, card: str) -> None:
-    space = search_space(problem, PROFILES[card])
+    ("text", "card"),
+    [("4096x4096x4096:f32", "h200"), ("4096x4096x4096:f32", "s2050"), ("64x64x1000000:f64:tn", "v100"),
+     ("300x70x17:c64:tt", "h200"), (R.text, "h200")],
+)  # fmt: skip
+def test_tables_are_ordered_as_candidates_each_for_itself(text: str, card: str) -> None:
+    space = search_space(Problem.parse(text), PROFILES[card])
     times_us = {one.config.text: float(candidate_times_us([one])[0]) for one in space.kept}
     for seed in (0, 5):
-        assert [one.config.text for one in ordered(space, seed, candidate_times_us)] == one_by_one(
-            space, times_us, seed
-        )
+        found = [one.config.text for one in ordered(space, seed, candidate_times_us)]
+        assert found == one_by_one(space, times_us, seed)
 
 
 def test_the_launch_of_a_table_has_columns_and_that_of_a_candidate_numbers() -> None:
     for problem in (R, Problem(1000, 7, 300, "f64"), Problem(512, 512, 512, "bf16")):
-        for _, part in parts_of(search_space(problem, H200).kept):
-            if isinstance(part, Rows):
-                assert all(type(value) in (int, bool) for value in asdict(part[0].launch).values())
-                values = asdict(part.wide.launch)
-                assert isinstance(part.wide.launch, LaunchTable) == any(
-                    type(v) not in (int, bool) for v in values.values()
-                )
+        for part in (part for _, part in parts_of(search_space(problem, H200).kept) if isinstance(part, Rows)):
+            assert all(type(value) in (int, bool) for value in asdict(part[0].launch).values())
+            has_columns = any(type(value) not in (int, bool) for value in asdict(part.wide.launch).values())
+            assert isinstance(part.wide.launch, LaunchTable) == has_columns
 
 
 def test_a_space_of_nearly_a_million_is_ordered_in_a_few_seconds() -> None:
@@ -130,22 +122,21 @@ def test_a_space_of_nearly_a_million_is_ordered_in_a_few_seconds() -> None:
     assert len(found) == len(space.kept) > 900_000
     times_us = candidate_times_us(found[20::50_000]).tolist()
     assert times_us == sorted(times_us)
-    preferred = first_choices([family_named("gemm")], space.problem, H200, candidate_times_us)
+    preferred = choices("gemm", space.problem)
     assert tuple(one.config for one in found[: len(preferred)]) == preferred != ()
 
 
 @pytest.mark.parametrize("m", [10240, 15360, 20480, 25600, 30720])
 def test_every_multiprocessor_has_as_many_blocks(m: int) -> None:
     problem = replace(R, m=m, k=m)
-    first = first_choices([family_named("stream_a_fma")], problem, H200, candidate_times_us)[0]
-    blocks = family_named("stream_a_fma").launch(first, problem).blocks(problem.m, problem.n)
-    most = -(-blocks // H200.sms)
-    assert blocks > 0.93 * most * H200.sms
+    launch = family_named("stream_a_fma").launch(choices("stream_a_fma", problem)[0], problem)
+    blocks = launch.blocks(problem.m, problem.n)
+    assert blocks > 0.93 * -(-blocks // H200.sms) * H200.sms
 
 
 def test_shares_of_a_short_k_are_whole_prefetches() -> None:
     problem = Problem(15360, 4, 1920, "f32")
-    for config in first_choices([family_named("stream_a_fma")], problem, H200, candidate_times_us)[:5]:
+    for config in choices("stream_a_fma", problem)[:5]:
         assert isinstance(config, StreamAFmaConfig)
         share = -(-problem.k // (config.splits * config.prefetch)) * config.prefetch
         assert share * config.splits < 1.1 * problem.k, config.text
@@ -162,59 +153,35 @@ def test_a_family_of_one_tile_waits_whatever_it_prefers(op: str) -> None:
     """X^T X of 100 columns: one tile would leave 131 multiprocessors idle."""
     problem = Problem(100, 100, 10**6, "f32", op)
     space = search_space(problem, H200)
-    assert first_choices([family_named("gemm")], problem, H200, candidate_times_us)
+    assert choices("gemm", problem)
     found = ordered(space, 0, candidate_times_us)
     assert candidate_times_us(found[:100]).max() <= 1.1 * candidate_times_us(space.kept).min()
     assert len(found) == len(space.kept) == len({one.config for one in found})
-    places_of_gemm = [place for place, one in enumerate(found) if one.config.family == "gemm"]
-    assert places_of_gemm[0] > 500
-
-
-def test_a_small_c_is_not_for_the_families_of_a_large_one() -> None:
-    every = [family for family in FAMILIES.values() if not family.only_by_name]
-    for name, dtype, op in (
-        ("stream_a_fma", "f32", "ntt"),
-        ("stream_a_dmma", "f64", "tn"),
-        ("stream_a_complex_dmma", "c128", "cn"),
-    ):
-        tried = first_choices(every, Problem(16, 16, 10**7, dtype, op), H200, candidate_times_us)
-        assert name not in [config.family for config in tried[:10]] != []
+    assert "gemm" not in {one.config.family for one in found[:501]}
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "dtype"),
-    [(42, 5, "f32"), (4, 35, "f32"), (5, 2, "f32"), (11, 43, "f64"), (47, 3, "f64"), (16, 36, "c64")],
+    ("name", "dtype", "op"),
+    [("stream_a_fma", "f32", "ntt"), ("stream_a_dmma", "f64", "tn"), ("stream_a_complex_dmma", "c128", "cn")],
 )
+def test_a_small_c_is_not_for_the_families_of_a_large_one(name: str, dtype: str, op: str) -> None:
+    assert name not in [config.family for config in choices(EVERY, Problem(16, 16, 10**7, dtype, op))[:10]] != []
+
+
+@pytest.mark.parametrize("shape", ["42x5:f32", "4x35:f32", "5x2:f32", "11x43:f64", "47x3:f64", "16x36:c64"])
 @pytest.mark.parametrize("m", [10**5, 10**7])
-def test_tall_rows_that_are_no_whole_vectors_pass_shared_memory(m: int, n: int, k: int, dtype: str) -> None:
-    problem = Problem(m, n, k, dtype, "ttt")
+def test_tall_rows_that_are_no_whole_vectors_pass_shared_memory(m: int, shape: str) -> None:
+    problem = Problem.parse(f"{m}x{shape}:ttt")
     found = ordered(search_space(problem, H200), 0, candidate_times_us)
     assert "resident_b_fma_ring" in [candidate.config.family for candidate in found[:3]]
-    assert not first_choices(
-        [family_named("resident_b_fma_ring")], replace(problem, n=16, k=16), H200, candidate_times_us
-    )
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f64", "c64"])
-@pytest.mark.parametrize("columns", [1, 2, 4])
-def test_a_row_major_a_that_is_not_aligned_has_first_choices(dtype: str, columns: int) -> None:
-    """Their narrow loads are in the space, and what the rules keep."""
-    problem = Problem(9973, columns, 9973, dtype, "tn")
-    kept = {candidate.config for candidate in search_space(problem, H200, families=["row_lanes_shared_b"]).kept}
-    assert any(
-        config in kept
-        for config in first_choices([family_named("row_lanes_shared_b")], problem, H200, candidate_times_us)
-    )
+    assert not choices("resident_b_fma_ring", replace(problem, n=16, k=16))
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_first_choices_are_in_the_space(family: Any) -> None:
     """On every card: a search takes them from the space, and would lose others without a word."""
     for problem, card in zip(a_quarter(family), cycle(CARDS), strict=False):
-        wanted = {
-            *family.proposals(problem, H200),
-            *first_choices([family], problem, CARDS[card], candidate_times_us),
-        }
+        wanted = {*family.proposals(problem, H200), *choices(family.name, problem, card)}
         outside = {config for config in wanted if not family.has(config, problem)}
         assert not outside, f"{problem.text} on the H200 or {card}: {min(outside).text}"
 
@@ -223,27 +190,22 @@ def test_first_choices_are_in_the_space(family: Any) -> None:
 def test_proposals_suit_their_shape(family: Any) -> None:
     """Rules may take some of them; all of them only where the product is for other families."""
     for problem in a_quarter(family):
-        if (proposals := family.proposals(problem, H200)) and not first_choices(
-            [family], problem, H200, candidate_times_us
-        ):
+        if (proposals := family.proposals(problem, H200)) and not choices(family.name, problem):
             candidates = [Candidate(family, config, problem, H200, Guidelines()) for config in proposals]
             broken = {rule.name for c in candidates for rule in rules_of(family) if not rule.keeps(c)}
             assert broken & SUITED_TO_OTHERS, f"{problem.text}: {min(broken)}"
 
 
-def test_nothing_that_is_preferred_is_dropped() -> None:
+@pytest.mark.parametrize(
+    ("text", "older"),
+    [(R.text, "p100"), ("10000000x16x16:f64", "a100"), ("16x64x10000000:bf16:tn", "a100")],
+)
+def test_nothing_that_is_preferred_is_dropped(text: str, older: str) -> None:
     """Beside the guidelines, which are the user's to set."""
-    for problem, older in (
-        (R, "p100"),
-        (Problem(10**7, 16, 16, "f64"), "a100"),
-        (Problem(16, 64, 10**7, "bf16", "tn"), "a100"),
-    ):
-        for card in (older, "h200"):
-            space = search_space(problem, PROFILES[card], guidelines=Guidelines(0, 0, 0))
-            preferred = set(
-                first_choices(map(family_named, space.families), problem, PROFILES[card], candidate_times_us)
-            )
-            assert set(places(space.kept, preferred)) == preferred
+    for card in (older, "h200"):
+        space = search_space(Problem.parse(text), PROFILES[card], guidelines=Guidelines(0, 0, 0))
+        preferred = set(choices(space.families, space.problem, card))
+        assert set(places(space.kept, preferred)) == preferred
 
 
 @pytest.mark.parametrize(
@@ -259,10 +221,16 @@ def test_nothing_that_is_preferred_is_dropped() -> None:
         ("stream_a_dmma", "10000000x64x8:f64"),
         ("row_lanes_shared_b", "20480x4x20480:c128:ttt"),
         ("row_lanes_shared_b", "15360x4x1920:f32:ttt"),
+        *(("row_lanes_shared_b", f"9973x{n}x9973:{dtype}:tn") for n in (1, 2, 4) for dtype in ("f32", "f64", "c64")),
+        *((f"staged_fma {card}", "16x16x10000000:f64:tn") for card in ("a100", "sms128")),
+        *((f"staged_symmetric_fma {card}", "16x16x10000000:c128:nxt") for card in ("a100", "sms128")),
     ],
 )
-def test_a_family_has_first_choices(name: str, text: str) -> None:
-    assert first_choices([family_named(name)], Problem.parse(text), H200, candidate_times_us)
+def test_a_family_has_first_choices_that_the_rules_keep(name: str, text: str) -> None:
+    """Narrow loads of an A that is not aligned; fewer blocks on a card that holds fewer."""
+    name, _, card = name.partition(" ")
+    space = search_space(Problem.parse(text), CARDS[card or "h200"], families=[name])
+    assert {*choices(name, text, card or "h200")} & {one.config for one in space.kept}
 
 
 @pytest.mark.parametrize(
@@ -277,38 +245,16 @@ def test_a_family_has_first_choices(name: str, text: str) -> None:
     ],
 )
 def test_there_are_no_more_blocks_than_a_small_k_has_work_for(name: str, text: str, splits: int) -> None:
-    first = first_choices([family_named(name)], Problem.parse(text), H200, candidate_times_us)[0]
-    assert first.tunables["splits"] == splits
+    assert choices(name, text)[0].tunables["splits"] == splits
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_a_wide_c_of_a_narrow_a_is_computed_in_one_group_of_columns(dtype: str) -> None:
-    found = first_choices(
-        [family_named("resident_b_fma_held")], Problem(10**7, 64, 8, dtype), H200, candidate_times_us
-    )
+    found = choices("resident_b_fma_held", f"10000000x64x8:{dtype}")
     assert [config.tunables["across"] for config in found[:2]] == [64, 64]
-    assert not first_choices(
-        [family_named("resident_b_fma_held")], Problem(10**7, 64, 64, dtype), H200, candidate_times_us
-    )
+    assert not choices("resident_b_fma_held", f"10000000x64x64:{dtype}")
 
 
 @pytest.mark.parametrize("text", ["20480x16x20480:f64", "16x16x10000000:f64:tn", "10000000x8x8:c128"])
 def test_card_without_f64_tensor_cores_has_measured_first_choices(text: str) -> None:
-    problem = Problem.parse(text)
-    found = first_choices(
-        [f for f in FAMILIES.values() if not f.only_by_name], problem, CARDS["a100"], candidate_times_us
-    )
-    assert any(not family_named(config.family).proposes for config in found)
-
-
-@pytest.mark.parametrize("device", ["a100", "of 128 multiprocessors"])
-def test_a_card_that_holds_fewer_blocks_gets_fewer(device: str) -> None:
-    assert first_choices(
-        [family_named("staged_fma")], Problem(16, 16, 10**7, "f64", "tn"), CARDS[device], candidate_times_us
-    )
-    assert first_choices(
-        [family_named("staged_symmetric_fma")],
-        Problem(16, 16, 10**7, "c128", "nxt"),
-        CARDS[device],
-        candidate_times_us,
-    )
+    assert any(not family_named(config.family).proposes for config in choices(EVERY, text, "a100"))
