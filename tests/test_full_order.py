@@ -1,11 +1,12 @@
-"""The order of a full verification: slow calls are started beside the others, large problems come last, and the calls
-of a stage are judged together; none of it changes the verdict."""
+"""The order of a full verification: slow calls beside the others, large problems last, several calls ahead."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.conftest import compiled
@@ -17,12 +18,13 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostBuffer, HostDevice
 from tsm2_tune.tuner.device.interface import KernelFault
-from tsm2_tune.tuner.device.support_kernels import Support
+from tsm2_tune.tuner.device.support_kernels import FEW_RECORDS, WORST_RECORDS, Support
 from tsm2_tune.tuner.results.trial import Verdict
-from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.checks import checks_of
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
+from tsm2_tune.tuner.verify.checks import checks_of, every_check
 from tsm2_tune.tuner.verify.exhaustive import verify_in_full
-from tsm2_tune.tuner.verify.operands import needed_bytes
+from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
+from tsm2_tune.tuner.verify.verdict import inspect, prepare, verify
 from tsm2_tune.tuner.verify.winner_calls import ON_GPU, calls_for
 from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
@@ -58,7 +60,7 @@ CALLS = (
 )
 
 
-def parse_document(
+def judged(
     device: Watched, support_path: str, toolchain: Toolchain, *, planted: str = SCALED
 ) -> tuple[Verdict, list[str]]:
     """The verdict on the kernel, and the stages in their order."""
@@ -76,38 +78,29 @@ def parse_document(
 
 
 def test_slow_calls_start_first_and_large_problems_come_last(support_path: str, quickest: Toolchain) -> None:
-    verdict, messages = parse_document(Watched(), support_path, quickest)
+    verdict, messages = judged(Watched(), support_path, quickest)
     assert verdict.correct
     assert f"every element of {sum(len(one.checks) for one in CALLS)} calls right" in verdict.detail
-    groups = 2  # three problems with four checks each, at most 9 checks in a group
-    aside = len(checks_of(DEEP))
-    assert messages == [
-        "long extents, started",
-        f"{aside} aside",
-        *groups * ["remainders so"],
-        *aside * ["long extents, ended"],
-        "long extents so",
-    ]
-
-
-def test_what_is_wrong_aside_is_told_with_its_problem(support_path: str, quickest: Toolchain) -> None:
-    verdict, messages = parse_document(Watched(), support_path, quickest, planted=WRONG_WHERE_DEEP)
-    assert not verdict.correct
-    assert verdict.detail.startswith(f"{DEEP.text} so, general call: C[")
+    groups, aside = 2, len(checks_of(DEEP))  # three problems with four checks each, at most 9 checks in a group
+    ahead = ["long extents, started", f"{aside} aside", *groups * ["remainders so"], *aside * ["long extents, ended"]]
+    assert messages == [*ahead, "long extents so"]
+    wrong, messages = judged(Watched(), support_path, quickest, planted=WRONG_WHERE_DEEP)
+    assert not wrong.correct
+    assert wrong.detail.startswith(f"{DEEP.text} so, general call: C[")
     assert messages[-1] == "long extents, ended"
 
 
 def test_a_fault_says_what_ran_beside(support_path: str, quickest: Toolchain) -> None:
     """It is met where the device is waited for next: there both calls are named."""
     with pytest.raises(KernelFault, match=DEEP.text):
-        parse_document(Watched(), support_path, quickest, planted=FAULTY_WHERE_DEEP)
+        judged(Watched(), support_path, quickest, planted=FAULTY_WHERE_DEEP)
 
 
 def test_without_room_for_all_of_it_nothing_is_put_aside(support_path: str, quickest: Toolchain) -> None:
     device = Watched()
     device.limits = replace(device.limits, memory_bytes=4 * len(checks_of(DEEP)) * needed_bytes(DEEP) - 1)
     for planted, is_right in ((SCALED, True), (WRONG_WHERE_DEEP, False)):
-        verdict, messages = parse_document(device, support_path, quickest, planted=planted)
+        verdict, messages = judged(device, support_path, quickest, planted=planted)
         assert verdict.correct == is_right
         assert messages[1] == "0 aside"
         assert messages[-1] == "long extents so"
@@ -129,7 +122,7 @@ def test_a_call_that_has_room_only_in_part_is_made_again(support_path: str, quic
     device = Full()
     buffers_of_support, buffers_of_a_check = 4, 5
     device.left = buffers_of_support + buffers_of_a_check + 1
-    verdict, messages = parse_document(device, support_path, quickest)
+    verdict, messages = judged(device, support_path, quickest)
     assert verdict.correct
     assert messages[1] == "1 aside"
     assert messages[-2:] == ["long extents so", "long extents so"]
@@ -145,3 +138,80 @@ def test_slow_calls_are_those_of_few_blocks() -> None:
     slow = {problem for problem, is_slow in extents.items() if is_slow}
     assert slow == {one for one in extents if one.m <= 512 and max(one.n, one.k) > 2**16}
     assert len(slow) > 5
+
+
+RESET, ADDED = "atomic_inc_acq_rel(counter, count - 1);", "atomic_add_acq_rel(counter, 1);"
+LAST = "    if (arrives_last("
+
+
+class Ahead(HostDevice):
+    """The host, as if kernels ran while the next are started."""
+
+    calls_ahead = 5  # no divisor of how many checks there are
+
+
+def verdict_of(device: HostDevice, support_path: str, toolchain: Toolchain, original: str, planted: str) -> Verdict:
+    source = render(SMALL, SPLIT)
+    text = source.text.replace(original, planted)
+    assert (text == source.text) == (original == planted)
+    binary = compiled(text, source.kernel, toolchain, source.defines)
+    support = Support(device, support_path, SMALL.dtype_name)
+    operands = Operands(device, support, SMALL, index_bits=SMALL.index_bits)
+    loaded = BoundKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
+    try:
+        return verify(device, operands, loaded, seed=3, checks=every_check(SMALL))
+    finally:
+        loaded.free()
+        operands.free()
+        support.free()
+
+
+@pytest.mark.parametrize(
+    ("original", "planted", "said"),
+    [
+        ("", "", "every element of"),
+        (RESET, ADDED, "timed call: left the counter of tile 0 at 3, not at 0"),
+        (LAST, f"    partials[-2] = 0;\n{LAST}", "timed call: wrote where it must not"),
+        (SCALED, ".element[v], sum_t(0));", "general call: C["),
+    ],
+    ids=["right", "counter", "workspace", "beta"],
+)
+def test_the_verdict_does_not_depend_on_how_many_calls_are_ahead(
+    support_path: str, quickest: Toolchain, original: str, planted: str, said: str
+) -> None:
+    found = [verdict_of(device, support_path, quickest, original, planted) for device in (HostDevice(), Ahead())]
+    assert said in found[0].detail
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize(
+    ("m", "least", "most"), [(200, 1, WORST_RECORDS), (2500, 300, FEW_RECORDS), (30_011, FEW_RECORDS + 1, 2**14)]
+)
+def test_a_wrong_element_is_found_however_many_threads_compare(
+    support_path: str, m: int, least: int, most: int
+) -> None:
+    device = Ahead()
+    device.limits = replace(device.limits, sms=300)
+    device.support_threads = 256
+    problem = Problem(m, 3, 1, "f64")
+    support = Support(device, support_path, problem.dtype_name)
+    operands = Operands(device, support, problem, index_bits=problem.index_bits)
+    check = checks_of(problem)[0]
+    prepare(operands, check, seed=3)
+
+    def held(address: int, count: int) -> np.ndarray:
+        return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_double)), (count,))
+
+    c = held(operands.c.address, 3 * m)
+    right = np.outer(held(operands.b.address, 3), held(operands.a.address, m)).ravel()
+    tiles = -(-m // problem.dtype.reference_tile[0])
+    assert least <= -(-tiles // 256) * 256 <= most
+    c[:] = right
+    assert inspect(operands, check) == Verdict(True, 0.0, "")
+    for place in (0, 1, m - 1, 3 * m - 1, *range(17, 3 * m, 3 * m // 7)):
+        c[place] += 1
+        assert f"C[{place % m}, {place // m}] = " in inspect(operands, check).detail
+        assert "; 1 of " in inspect(operands, check).detail
+        c[place] = right[place]
+    operands.free()
+    support.free()

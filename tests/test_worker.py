@@ -1,4 +1,4 @@
-"""Tests that a run survives whatever a kernel does to its worker, and that the trial says what happened."""
+"""A run survives whatever a kernel does to its worker, and each request has one answer, also if sent ahead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,20 +18,33 @@ from typing import Any
 import pytest
 
 from tests.command import TUNE, run
-from tests.conftest import ONCE, TryKernel
+from tests.conftest import ONCE, TryKernel, compiled
 from tests.processes import python
+from tsm2_tune.generator.device.roofline import Ceilings
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.search.candidates import Search, Why
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker import client as worker_module
+from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker import time_limit
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, Worker, WorkerError
 
 pytestmark = pytest.mark.host
 
 CONFIG = Tsm2Config("v2", threads=32, columns=2, prefetch=4)
+SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
 PROBLEM = Problem(100, 3, 40, "f32")
 BODY = "scalar *staged ="
 
@@ -39,7 +55,7 @@ def test_a_process_that_was_started_ahead_takes_the_first_request(try_kernel: Tr
     started = worker._process
     worker.release()  # nothing that it could have
     worker.start()
-    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+    assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
     assert worker._process is started
     worker.close()
     worker.start()
@@ -50,60 +66,54 @@ def test_a_process_that_was_started_ahead_takes_the_first_request(try_kernel: Tr
 
 @pytest.mark.usefixtures("known_ceilings")
 def test_what_is_too_large_for_the_device_is_said_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
     late = AttemptResult(Outcome.TIMED_OUT, "verification took more than 60 s")
     monkeypatch.setattr(Worker, "attempt", lambda *_: late)
     for new_trials in (1, 0):
-        result = run(*TUNE, "--db", str(tmp_path / "r.db"))
+        result = run(*TUNE, "--db", str(path))
         assert result.exit_code == 1
         assert f"no configuration ended within the time limit ({new_trials} new trial" in result.output
         assert "; for timeouts choose smaller shapes or another device" in result.output
 
 
+ENDS_COUNT = "atomic_inc_acq_rel(counter, count - 1);"
+
+
 @pytest.mark.parametrize(
     ("original", "planted", "said"),
     [
-        (
-            "atomic_inc_acq_rel(counter, count - 1);",
-            "atomic_add_acq_rel(counter, 1);",
-            "timed call: left the counter of tile 0 at 3, not at 0",
-        ),
-        (
-            BODY,
-            f"partials[-2] = 0;\n    {BODY}",
-            "wrote where it must not, 1 elements, first 2 elements before the workspace",
-        ),
-        (BODY, f"counters[-1] = 0;\n    {BODY}", "wrote 4 bytes before the start of a buffer"),
-        (BODY, f"counters[1 << 20] = 0;\n    {BODY}", "bytes past its end"),
+        (ENDS_COUNT, "atomic_add_acq_rel(counter, 1);", "timed call: left the counter of tile 0 at 3, not at 0"),
+        (BODY, "partials[-2] = 0;", "wrote where it must not, 1 elements, first 2 elements before the workspace"),
+        (BODY, "counters[-1] = 0;", "wrote 4 bytes before the start of a buffer"),
+        (BODY, "counters[1 << 20] = 0;", "bytes past its end"),
     ],
 )
 def test_a_workspace_that_is_not_left_as_it_was_is_told(
     try_kernel: TryKernel, original: str, planted: str, said: str
 ) -> None:
-    config = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
-    result = try_kernel(config, PROBLEM, lambda text: text.replace(original, planted))
+    planted += f"\n    {BODY}" if original == BODY else ""
+    result = try_kernel(SPLIT, PROBLEM, lambda text: text.replace(original, planted))
     assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED)
     assert said in result.detail
-    assert try_kernel(config, PROBLEM, lambda text: text).outcome is Outcome.OK
+    assert try_kernel(SPLIT, PROBLEM, str).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize(
-    ("by", "processes", "outcome"),
+    ("by", "name", "processes", "outcome"),
     [
-        (signal.SIGABRT, 1, Outcome.CRASHED),
-        (signal.SIGRTMIN + 3, 2, Outcome.INTERRUPTED),
-        (signal.SIGKILL, 2, Outcome.INTERRUPTED),
-        (signal.SIGHUP, 2, Outcome.INTERRUPTED),
+        (signal.SIGABRT, "SIGABRT", 1, Outcome.CRASHED),
+        (signal.SIGRTMIN + 3, f"signal {signal.SIGRTMIN + 3}", 2, Outcome.INTERRUPTED),
+        (signal.SIGKILL, "SIGKILL", 2, Outcome.INTERRUPTED),
+        (signal.SIGHUP, "SIGHUP", 2, Outcome.INTERRUPTED),
     ],
 )
 def test_dying_worker_is_a_crash_unless_killed_from_outside(
-    worker: Worker, try_kernel: TryKernel, by: int, processes: int, outcome: Outcome
+    worker: Worker, try_kernel: TryKernel, by: int, name: str, processes: int, outcome: Outcome
 ) -> None:
     """No kernel sends these signals: who is killed by one is asked once more. The next one works."""
-    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
-    killed: list[int] = []
-    ended = threading.Event()
+    assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
+    killed, ended = list[int](), threading.Event()
 
     def kill() -> None:
         while not ended.wait(0.05):
@@ -115,52 +125,46 @@ def test_dying_worker_is_a_crash_unless_killed_from_outside(
 
     killer = threading.Thread(target=kill)
     killer.start()
-    endless = "for (volatile int i = 0;; ++i) {}"
-    result = try_kernel(CONFIG, PROBLEM, lambda text: text.replace(BODY, f"{endless}\n    {BODY}"))
+    result = try_kernel(CONFIG, PROBLEM, lambda text: text.replace(BODY, f"{ENDLESS}\n    {BODY}"))
     ended.set()
     killer.join()
-    assert result.outcome is outcome
-    name = f"signal {int(by)}" if by > signal.SIGRTMIN else signal.Signals(by).name
+    assert (result.outcome, len(killed)) == (outcome, processes)
     assert result.detail.startswith("the worker died")
     assert result.detail.endswith(f"({name})")
-    assert len(killed) == processes
-    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+    assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
 
 
 def test_a_worker_that_dies_between_two_requests_is_nobodys_crash(worker: Worker, try_kernel: TryKernel) -> None:
-    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+    assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
     process = worker._process
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+    assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
     assert worker._process is not process
 
 
 def test_a_request_that_no_worker_begins_is_sent_twice(
     worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connected, killed = worker._connected, []
+    connected, killed = worker._connected, set[int]()
 
     def doomed() -> Connection:
         connection = connected()
         os.kill(worker._process.pid, signal.SIGKILL)
-        killed.append(worker._process.pid)
+        killed.add(worker._process.pid)
         worker._process.wait()
         return connection
 
     with monkeypatch.context() as patch:
         patch.setattr(worker, "_connected", doomed)
-        result = try_kernel(CONFIG, PROBLEM, lambda text: text)
+        result = try_kernel(CONFIG, PROBLEM, str)
     assert (result.outcome, result.detail) == (Outcome.INTERRUPTED, "the worker died before it began (SIGKILL)")
-    assert len(set(killed)) == 2
-    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
+    assert len(killed) == 2
+    assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
 
 
 def test_a_binary_that_does_not_load_is_a_failed_launch(worker: Worker, tmp_path: Path) -> None:
-    path = tmp_path / "no.so"
-    path.write_bytes(b"no library")
-    from tsm2_tune.generator.render import render
-
+    (path := tmp_path / "no.so").write_bytes(b"no library")
     source = render(PROBLEM, CONFIG)
     entry = Entry(str(path), source.kernel, source.launch)
     result = worker.attempt(Attempt(PROBLEM, entry, probes=(), seed=1, effort=ONCE))
@@ -210,33 +214,153 @@ def test_the_worker_does_not_run_the_script_that_asks_for_it(by: str, support_pa
     assert (ended.stdout, ended.stderr) == ("runs\nTrue\n", "")
 
 
-# The tuner's own kernels are lost while a worker opens its device
-
-
-def test_lost_support_kernels_are_compiled_again(support_path: str) -> None:
-    paths = iter([f"{support_path}.gone", support_path])
-    worker = Worker("cpu", lambda: next(paths), limit_seconds=30.0)
-    try:
-        assert worker.ceilings().read_gbytes_per_s > 0
-    finally:
-        worker.close()
-
-
-@pytest.mark.parametrize("opening", [False, True])
-def test_support_kernels_that_are_lost_twice_end_the_run_in_a_sentence(opening: bool, support_path: str) -> None:
-    """On a host they are needed for the ceilings; on a GPU to open the device."""
-    worker = (Opening if opening else Worker)("cpu", lambda: f"{support_path}.gone", limit_seconds=30.0)
-    with pytest.raises(WorkerError, match=r"\.gone was removed") as ended:
-        worker.ceilings()
-    assert ("twice: find out what cleans the cache" in str(ended.value)) == opening
-    worker.close()
-
-
 class Opening(Worker):
-    """A worker whose process says that it misses the kernels when it opens its device."""
+    """A worker whose process says that it misses the kernels when it opens its device, as on a GPU."""
 
     def _started(self, path: str) -> tuple[Any, Connection]:
         ours, theirs = multiprocessing.Pipe()
         theirs.send(("lost", f"{path} was removed"))
-        process = SimpleNamespace(pid=os.getpid(), kill=lambda: None, wait=lambda *_: 0)
-        return process, ours
+        return SimpleNamespace(pid=os.getpid(), kill=lambda: None, wait=lambda *_: 0), ours
+
+
+@pytest.mark.parametrize("kind", [Worker, Opening])
+def test_support_kernels_that_are_lost_twice_end_the_run_in_a_sentence(kind: type[Worker], support_path: str) -> None:
+    """On a host they are needed for the ceilings; on a GPU to open the device."""
+    worker = kind("cpu", lambda: f"{support_path}.gone", limit_seconds=30.0)
+    with pytest.raises(WorkerError, match=r"\.gone was removed") as ended:
+        worker.ceilings()
+    assert ("twice: find out what cleans the cache" in str(ended.value)) == (kind is Opening)
+    worker.close()
+    paths = iter([f"{support_path}.gone", support_path])
+    worker = Worker("cpu", lambda: next(paths), limit_seconds=30.0)
+    assert worker.ceilings().read_gbytes_per_s > 0
+    worker.close()
+
+
+pytestmark = pytest.mark.host
+
+SQUARE = Problem(64, 2, 64, "f32")
+CONFIGS = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2, 3, 4)]
+RIGHT, WRONG, FAULTY, ENDLESS = "", "alpha = 2;", "*(volatile int *)8 = 1;", "for (volatile int i = 0;; ++i) {}"
+FIRST_LINE = "const index_t row ="
+RequestFor = Callable[[str], Attempt]
+
+
+@pytest.fixture
+def hasty(support_path: str) -> Iterator[Worker]:
+    """With a limit that an endless kernel passes soon."""
+    worker = Worker("cpu", lambda: support_path, limit_seconds=2.0)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def request_for(quickest: Toolchain) -> RequestFor:
+    """A request for a kernel with something planted."""
+
+    def made(planted: str) -> Attempt:
+        source = render(SQUARE, CONFIGS[0])
+        assert FIRST_LINE in source.text
+        text = source.text.replace(FIRST_LINE, f"{planted} {FIRST_LINE}", 1)
+        binary = compiled(text, source.kernel, quickest, source.defines)
+        return Attempt(SQUARE, Entry(binary.path, source.kernel, source.launch), (), seed=1, effort=ONCE)
+
+    return made
+
+
+def asked_all(worker: Worker, *requests: Attempt) -> list[Outcome]:
+    """The outcomes of requests that are all sent before the first is answered."""
+    for request in requests:
+        worker.send_ahead(request)
+    return [worker.attempt(request).outcome for request in requests]
+
+
+@pytest.mark.parametrize(
+    ("planted", "outcome"),
+    [(RIGHT, Outcome.OK), (WRONG, Outcome.WRONG_RESULT), (FAULTY, Outcome.CRASHED), (ENDLESS, Outcome.TIMED_OUT)],
+    ids=["right", "wrong", "faulty", "endless"],
+)
+def test_each_request_has_its_own_answer(
+    hasty: Worker, request_for: RequestFor, planted: str, outcome: Outcome
+) -> None:
+    one, other = request_for(planted), request_for(RIGHT)
+    assert hasty.attempt(other).outcome is Outcome.OK  # a process runs
+    assert asked_all(hasty, one, other) == [outcome, Outcome.OK]
+    assert asked_all(hasty, other, one, request_for(RIGHT)) == [Outcome.OK, outcome, Outcome.OK]
+    assert not hasty._sent
+
+
+def test_answer_to_a_dropped_request_is_discarded(hasty: Worker, request_for: RequestFor) -> None:
+    right, wrong = request_for(RIGHT), request_for(WRONG)
+    assert hasty.attempt(right).outcome is Outcome.OK
+    hasty.send_ahead(wrong)
+    assert isinstance(hasty.ceilings(), Ceilings)
+    hasty.send_ahead(wrong)
+    hasty.send_ahead(right)
+    assert hasty.attempt(request_for(RIGHT)).outcome is Outcome.OK
+    assert hasty.attempt(wrong).outcome is Outcome.WRONG_RESULT
+
+
+def test_a_worker_that_is_killed_is_asked_again(hasty: Worker, request_for: RequestFor) -> None:
+    right, wrong = request_for(RIGHT), request_for(WRONG)
+    assert hasty.attempt(right).outcome is Outcome.OK
+    hasty.send_ahead(wrong)
+    hasty.send_ahead(right)
+    os.kill(hasty._process.pid, signal.SIGKILL)
+    assert [hasty.attempt(one).outcome for one in (wrong, right)] == [Outcome.WRONG_RESULT, Outcome.OK]
+
+
+def test_a_process_on_the_host_ends_after_some_requests(
+    hasty: Worker, request_for: RequestFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "REQUESTS_PER_PROCESS", 4)
+    right, processes = request_for(RIGHT), set()
+    for _ in range(8):
+        assert hasty.attempt(right).outcome is Outcome.OK
+        processes.add(hasty._process.pid)
+    assert len(processes) == 3
+
+
+@pytest.fixture
+def pretended(quick: Toolchain) -> Iterator[Tuner]:
+    """A tuner that takes the host for a GPU."""
+    target = replace(find_target("cpu"), toolchain=quick)
+    with Tuner(target, Options(reach=None)) as tuner:
+        _ = tuner.ceilings
+        tuner.target = replace(tuner.target, spec="0")
+        yield tuner
+
+
+def search_of(tuner: Tuner, **options: Any) -> Search:
+    found = [Candidate(family_named("tsm2"), one, SQUARE, tuner.target.limits, Guidelines()) for one in CONFIGS]
+    wait(tuner.compile_ahead(found))
+    return Search(InOrder(found), **options)
+
+
+def test_trials_on_a_gpu_are_asked_for_ahead_and_come_in_their_order(pretended: Tuner) -> None:
+    """Nobody listens meanwhile: that time is a phase of its own, as the worker does not wait."""
+    search = search_of(pretended)
+    pretended.phases.taken()
+    trials, asked = [], 0
+    for trial in pretended.tune(search):
+        trials.append((trial.config, trial.outcome))
+        asked += bool(pretended.worker._sent)
+        time.sleep(0.05)
+    assert trials == [(config, Outcome.OK) for config in CONFIGS]
+    assert asked == len(CONFIGS) - 1
+    assert pretended.worker._requests == len(CONFIGS) + 1  # with the ceilings
+    assert pretended.phases.taken()[workers.SENT_AHEAD] >= 0.05 * (asked - 1)  # of which the last was
+
+
+def test_what_was_asked_for_is_tried_where_a_search_ends(pretended: Tuner) -> None:
+    search = search_of(pretended, budget_seconds=0.0, least=1)
+    trials = list(pretended.tune(search))
+    assert [trial.config for trial in trials] == CONFIGS[:2]  # the worker had the second when the first ended
+    assert search.why is Why.BUDGET
+    assert not pretended.worker._sent
+
+
+def test_a_search_that_is_left_leaves_no_answer(pretended: Tuner) -> None:
+    next(pretended.tune(search_of(pretended)))
+    again = list(pretended.tune(search_of(pretended)))
+    assert [(trial.config, trial.outcome) for trial in again] == [(config, Outcome.OK) for config in CONFIGS]
