@@ -48,6 +48,22 @@ def stored(path: Path) -> list[tuple[object, ...]]:
     return plain_sql(path, "SELECT config, outcome FROM trial ORDER BY id")
 
 
+def assert_each_is_stored_once(path: Path) -> None:
+    assert sorted(stored(path)) == sorted(WHOLE)
+    assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
+    assert plain_sql(path, "SELECT count(*) FROM best") == [(1,)]
+
+
+def assert_the_next_run_goes_on(path: Path) -> None:
+    before = len(stored(path))
+    with Store.open(path, create=True) as store:
+        events = list(searching(store))
+    assert sum(isinstance(event, TrialStored) for event in events) == len(WHOLE) - before
+    assert stored(path) == WHOLE
+    assert_each_is_stored_once(path)
+    assert plain_sql(path, "SELECT owner FROM lease WHERE owner <> ''") == []
+
+
 def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[], object]) -> tuple[list[str], str]:
     """The configurations that a run tells of; after so many the machine fails, and the run by this sentence."""
     told = []
@@ -81,22 +97,10 @@ def test_a_disk_that_fills_up_ends_the_run(path: Path) -> None:
                 connection.exec_driver_sql("PRAGMA max_page_count = 1")  # no less than there are: none more
 
         told, said = told_until_it_ends(searching(store), 3, fill)
-    assert (
-        said == f"{path} cannot grow, the disk of {path.parent} is full: free some space there, then run this again"
-    )
+    full = f"{path} cannot grow, the disk of {path.parent} is full: free some space there, then run this again"
+    assert (said, stored(path)) == (full, WHOLE[: len(told)])
     assert 3 <= len(told) < len(WHOLE)
-    assert stored(path) == WHOLE[: len(told)]
     assert_the_next_run_goes_on(path)
-
-
-def assert_the_next_run_goes_on(path: Path) -> None:
-    before = len(stored(path))
-    with Store.open(path, create=True) as store:
-        events = list(searching(store))
-    assert sum(isinstance(event, TrialStored) for event in events) == len(WHOLE) - before
-    assert stored(path) == WHOLE
-    assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
-    assert plain_sql(path, "SELECT owner FROM lease WHERE owner <> ''") == []
 
 
 def test_a_signal_ends_a_run_though_its_database_is_away(path: Path) -> None:
@@ -130,12 +134,9 @@ def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path) -> Non
         late = searching(store)
         told = [next(one for one in late if isinstance(one, TrialStored)).trial_id]
         plain_sql(path, "UPDATE lease SET expires_at = 1.0")
-        told_elsewhere = [one.trial_id for one in searching(other) if isinstance(one, TrialStored)]
-        told += [one.trial_id for one in late if isinstance(one, TrialStored)]
-    assert sorted(stored(path)) == sorted(WHOLE)
-    assert sorted(told + told_elsewhere) == list(range(1, len(WHOLE) + 1)), "each is told once, by who stored it"
-    assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
-    assert plain_sql(path, "SELECT count(*) FROM best") == [(1,)]
+        told += [one.trial_id for one in (*searching(other), *late) if isinstance(one, TrialStored)]
+    assert sorted(told) == list(range(1, len(WHOLE) + 1)), "each is told once, by who stored it"
+    assert_each_is_stored_once(path)
 
 
 @pytest.mark.parametrize("ahead", [-3600, 3600])
@@ -152,5 +153,4 @@ def test_clocks_that_disagree_double_nothing(ahead: int, path: Path, time_of_day
                 if event is None:
                     del runs[offset]
     assert all(told.values())
-    assert sorted(stored(path)) == sorted(WHOLE)
-    assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
+    assert_each_is_stored_once(path)

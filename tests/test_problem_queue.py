@@ -29,7 +29,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Trial
 from tsm2_tune.tuner.runs import problem_queue
 from tsm2_tune.tuner.runs.events import Noted, ProblemEnded, ProblemEvent, ProblemLeft, ProblemStarted, TrialStored
-from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE
+from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, Leases
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue, tune_problems
 from tsm2_tune.tuner.runs.remote_executor import ExecutorLost
 from tsm2_tune.tuner.search.candidates import MOST_LOST, Candidates
@@ -70,8 +70,16 @@ def tuning(spaces: list[SearchSpace], store: Store, executor: Fabricating | None
     return tune_problems(spaces, executor or Fabricating(store), store, make_strategy=exhaustive, families=("tsm2",))
 
 
-def tried(events: list[ProblemEvent]) -> list[str]:
-    return [event.trial.config.text for event in events if isinstance(event, TrialStored)]
+def tried(*events: Any) -> list[str]:
+    return sorted(event.trial.config.text for of in events for event in of if isinstance(event, TrialStored))
+
+
+def ends(*events: Any) -> list[ProblemEnded]:
+    return [event for of in events for event in of if isinstance(event, ProblemEnded)]
+
+
+def texts(space: SearchSpace) -> list[str]:
+    return sorted(one.config.text for one in space.kept)
 
 
 def test_runs_that_take_turns_tune_each_problem_once(
@@ -79,30 +87,27 @@ def test_runs_that_take_turns_tune_each_problem_once(
 ) -> None:
     spaces = [space_of(3, problem) for problem in SHAPES]
     monkeypatch.setattr(problem_queue, "datetime", SimpleNamespace(now=lambda _: datetime(2026, 1, 1, tzinfo=UTC)))
+    options: dict[str, Any] = {"strategy": "exhaustive", "max_trials": 3}
     with Store.open(path, create=True) as other:
         runs = [
-            tune_problems(
-                spaces, Fabricating(one, seed=seed, strategy="exhaustive", max_trials=3), one, families=("tsm2",)
-            )
+            tune_problems(spaces, Fabricating(one, seed=seed, **options), one, families=("tsm2",))
             for seed, one in enumerate((store, other))
         ]
-        events = list[list[ProblemEvent]]([[], []])
-        left = [0, 1]
+        events, left = [list[ProblemEvent](), list[ProblemEvent]()], [0, 1]
         while left:
             for number in tuple(left):
                 if (event := next(runs[number], None)) is None:
                     left.remove(number)
                 else:
                     events[number].append(event)
-    ends = [[one for one in of_run if isinstance(one, ProblemEnded)] for of_run in events]
-    assert sorted(one.problem for of_run in ends for one in of_run) == sorted(SHAPES)
-    assert {one.new_trials for of_run in ends for one in of_run} == {3}
-    assert all(ends)
-    notes = [[str(one) for one in of_run if isinstance(one, Noted)] for of_run in events]
-    last = f"{ends[1][-1].problem.text} is left to process {os.getpid()}"  # the first run does not wait for it
-    assert notes == [
-        [f"other runs have tuned {len(ends[1]) - 1} of the 5 problems meanwhile", last],
-        [f"other runs have tuned {len(ends[0])} of the 5 problems meanwhile"],
+    ended = [ends(of_run) for of_run in events]
+    assert sorted(one.problem for of_run in ended for one in of_run) == sorted(SHAPES)
+    assert {one.new_trials for of_run in ended for one in of_run} == {3}
+    assert all(ended)
+    last = f"{ended[1][-1].problem.text} is left to process {os.getpid()}"  # the first run does not wait for it
+    assert [[str(one) for one in of_run if isinstance(one, Noted)] for of_run in events] == [
+        [f"other runs have tuned {len(ended[1]) - 1} of the 5 problems meanwhile", last],
+        [f"other runs have tuned {len(ended[0])} of the 5 problems meanwhile"],
     ]
     assert plain_sql(path, "SELECT count(*), count(DISTINCT run_id) FROM trial") == [(3 * len(SHAPES), 2)]
     assert plain_sql(path, "SELECT * FROM lease") == []
@@ -111,15 +116,16 @@ def test_runs_that_take_turns_tune_each_problem_once(
 class Compiling(Fabricating):
     """A device that verifies a problem's kernel in full only when the next problem's first candidates compile."""
 
-    def __init__(self, store: Store, *, has_compiler: bool = True) -> None:
+    has_compiler = True
+
+    def __init__(self, store: Store) -> None:
         super().__init__(store)
-        self.compiled, self._has_compiler = list[Problem](), has_compiler
-        self._began = threading.Semaphore(0)
+        self.compiled, self._began = list[Problem](), threading.Semaphore(0)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> Any:
         self.compiled += [one.problem for one in candidates]
         self._began.release()
-        if not self._has_compiler:
+        if not self.has_compiler:
             raise WorkerError("no room for compilers")
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
@@ -129,14 +135,19 @@ class Compiling(Fabricating):
 
 @pytest.mark.parametrize("has_compiler", [True, False])
 def test_the_next_problem_compiles_during_the_full_verification(store: Store, has_compiler: bool) -> None:
-    spaces, executor = [space_of(3, problem) for problem in SHAPES], Compiling(store, has_compiler=has_compiler)
-    ends = [one for one in tuning(spaces, store, executor) if isinstance(one, ProblemEnded)]
+    executor = Compiling(store)
+    executor.has_compiler = has_compiler
+    ended = ends(tuning([space_of(3, problem) for problem in SHAPES], store, executor))
     assert executor.compiled == [problem for problem in SHAPES[1:] for _ in range(3)]
-    assert [(one.problem, one.new_trials) for one in ends] == [(problem, 3) for problem in SHAPES]
+    assert [(one.problem, one.new_trials) for one in ended] == [(problem, 3) for problem in SHAPES]
 
 
 def shared(
-    store: Store, spaces: list[SearchSpace], executors: list[Fabricating], unfinished: Sequence[Problem] = ()
+    store: Store,
+    spaces: list[SearchSpace],
+    executors: list[Fabricating],
+    unfinished: Sequence[Problem] = (),
+    left: Sequence[Problem] = (),
 ) -> list[list[Any]]:
     """The events of devices that share a queue, each in a thread of its own, or the error that ended it."""
     found = [list[Any]() for _ in executors]
@@ -155,30 +166,28 @@ def shared(
             thread.start()
         for thread in threads:
             thread.join()
-        assert [note.text.partition(" ")[0] for note in queue.left()] == [one.text for one in unfinished]
+        assert [note.text.partition(" ")[0] for note in queue.left()] == [one.text for one in (*unfinished, *left)]
         assert queue.unfinished == tuple(unfinished)
     return found
 
 
-def test_a_device_without_a_problem_joins_the_search_of_another(store: Store, path: Path) -> None:
-    space, both = space_of(40), threading.Barrier(2, timeout=30)
-    executors = [Fabricating(store, both.wait) for _ in range(2)]
+def test_devices_take_different_problems_and_then_join_the_search_of_another(store: Store, path: Path) -> None:
+    spaces, both = [space_of(5, problem) for problem in SHAPES[:2]], threading.Barrier(2, timeout=30)
+    executors = [Fabricating(store, both.wait) for _ in range(2)]  # no trial begins without one of the other device
+    events = shared(store, spaces, executors)
+    assert {one[0].space.problem for one in events} == set(SHAPES[:2])
+    assert [len(tried(one)) for one in events] == [5, 5]
+
+    space = space_of(40)
     events = shared(store, [space], executors)
-    assert sorted(tried(events[0]) + tried(events[1])) == sorted(one.config.text for one in space.kept)
-    assert [len(tried(one)) for one in events] == [20, 20]  # no trial begins without one of the other device
-    ends = [[type(event) for event in one if isinstance(event, ProblemEnded | ProblemLeft)] for one in events]
-    assert sorted(ends, key=str) == [[ProblemEnded], [ProblemLeft]]
-    (ended,) = (event for one in events for event in one if isinstance(event, ProblemEnded))
+    assert tried(*events) == texts(space)
+    assert [len(tried(one)) for one in events] == [20, 20]
+    last = [[type(event) for event in one if isinstance(event, ProblemEnded | ProblemLeft)] for one in events]
+    assert sorted(last, key=str) == [[ProblemEnded], [ProblemLeft]]
+    (ended,) = ends(*events)
     assert (ended.new_trials, ended.tried, ended.untried) == (40, 40, 0)
     assert [len([event for event in one if isinstance(event, ProblemStarted)]) for one in events] == [1, 1]
     assert plain_sql(path, "SELECT * FROM lease") == []
-
-
-def test_devices_take_different_problems(store: Store) -> None:
-    spaces, both = [space_of(5, problem) for problem in SHAPES[:2]], threading.Barrier(2, timeout=30)
-    events = shared(store, spaces, [Fabricating(store, both.wait) for _ in range(2)])
-    assert {one[0].space.problem for one in events} == set(SHAPES[:2])
-    assert [len(tried(one)) for one in events] == [5, 5]
 
 
 def test_a_configuration_at_which_runs_die_is_quarantined(store: Store, path: Path) -> None:
@@ -189,7 +198,7 @@ def test_a_configuration_at_which_runs_die_is_quarantined(store: Store, path: Pa
         plain_sql(path, f"UPDATE lease SET owner = '', suspect = '{deadly}', deaths = {DEATHS_UNTIL_QUARANTINE}")
     events = list(tuning([space], store))
     assert deadly not in tried(events)
-    (ended,) = (one for one in events if isinstance(one, ProblemEnded))
+    (ended,) = ends(events)
     assert (ended.new_trials, ended.quarantined, ended.untried) == (2, 1, 0)
     assert plain_sql(path, "SELECT config, outcome FROM quarantine") == [(deadly, "crashed")]
     assert plain_sql(path, "SELECT * FROM lease") == []
@@ -200,12 +209,11 @@ def test_the_history_in_memory_is_as_in_the_database(store: Store, spied: Spied,
     """It is read once a problem, and once more for each winner that is refuted."""
     reads, histories = spied(History, "tried"), spied(ProblemHistory, "__init__")
     space = space_of(12)
-    for config in (space.kept[0].config, space.kept[1].config):
-        store.add_trial(
-            RUN, stored_trial(config, PROBLEM, 300.0, outcome=Outcome.TIMED_OUT, verdict=None, measurement=None)
-        )
-    executor = Fabricating(store, retried=frozenset({Outcome.TIMED_OUT}))
     configs: list[Any] = [one.config for one in space.kept]
+    late: dict[str, Any] = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None}
+    for config in configs[:2]:
+        store.add_trial(RUN, stored_trial(config, PROBLEM, 300.0, **late))
+    executor = Fabricating(store, retried=frozenset({Outcome.TIMED_OUT}))
     executor.refuted = dict.fromkeys(configs if refuted else (), Outcome.WRONG_RESULT)
     list(tuning([space], store, executor))
     ((history, *_),) = histories
@@ -241,27 +249,21 @@ def test_a_problem_whose_last_device_fails_in_the_end_is_ended_by_another(store:
     LostLate.fails = [fails]
     events = shared(store, [space_of(10)], [LostLate(store), LostLate(store)])
     assert [len([one for one in of if isinstance(one, WorkerError)]) for of in events] in ([0, 1], [1, 0])
-    (ended,) = (event for of in events for event in of if isinstance(event, ProblemEnded))
+    (ended,) = ends(*events)
     assert ended.winner is not None
     assert ended.winner.verified_in_full
 
 
-def test_a_device_without_a_problem_asks_for_those_of_others_seldom(store: Store, path: Path) -> None:
-    asked, spaces = list[Problem](), [space_of(3, problem) for problem in SHAPES]
-    with Store.open(path, create=True) as other, other.leases(DEVICE) as theirs, store.leases(DEVICE) as leases:
+def test_a_device_without_a_problem_asks_for_those_of_others_seldom(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, take = list[Problem](), Leases.take
+    spaces = [space_of(3, problem) for problem in SHAPES]
+    with Store.open(path, create=True) as other, other.leases(DEVICE) as theirs:
         assert all(theirs.take(problem) for problem in SHAPES[1:])
-        with pytest.MonkeyPatch.context() as patched:
-            take = leases.take
-            patched.setattr(leases, "take", lambda problem: logged(asked, problem, take(problem)))
-            queue = ProblemQueue(spaces, store, leases, families=("tsm2",), make_strategy=exhaustive)
-            slow, idle = Fabricating(store, lambda: time.sleep(0.3)), Fabricating(store)
-            threads = [threading.Thread(target=lambda one=one: list(queue.events(one))) for one in (slow, idle)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert [one.text.split(" is left to ")[0] for one in queue.left()] == [one.text for one in SHAPES[1:]]
-        assert queue.unfinished == ()
+        monkeypatch.setattr(Leases, "take", lambda self, problem: logged(asked, problem, take(self, problem)))
+        executors = [Fabricating(store, lambda: time.sleep(0.3)), Fabricating(store)]
+        shared(store, spaces, executors, left=SHAPES[1:])
     assert len(asked) < 5 * len(SHAPES)
 
 
@@ -288,21 +290,19 @@ def test_candidates_that_are_put_back_late_are_tried(store: Store, monkeypatch: 
     monkeypatch.setattr(ProblemQueue, "_leave", left)
     space = space_of(2)
     events = shared(store, [space], [Waiting(store, step), Waiting(store, step)])
-    assert sorted(tried(events[0]) + tried(events[1])) == sorted(one.config.text for one in space.kept)
-    (ended,) = (event for one in events for event in one if isinstance(event, ProblemEnded))
+    assert tried(*events) == texts(space)
+    (ended,) = ends(*events)
     assert (ended.new_trials, ended.untried) == (2, 0)
 
 
 class Deadly(Fabricating):
     """A device that is lost whenever it tries the configuration."""
 
-    def __init__(self, store: Store, deadly: Candidate, **options: Any) -> None:
-        super().__init__(store, **options)
-        self.deadly = deadly.config
+    deadly: Candidate
 
     def tune(self, search: Candidates, *_: Any) -> Iterator[Trial]:
         for one in search:
-            if one.config == self.deadly:
+            if one.config == self.deadly.config:
                 search.put_back(one, is_suspect=True)
                 raise WorkerError("its process was lost")
             yield stored_trial(one.config, one.problem, fabricated_us(one.config), full_verdict=None)
@@ -310,21 +310,22 @@ class Deadly(Fabricating):
 
 def test_a_configuration_that_loses_devices_in_turn_is_skipped(store: Store) -> None:
     space = space_of(3)
+    Deadly.deadly = space.kept[1]
     with store.leases(DEVICE) as leases:
         queue = ProblemQueue([space], store, leases, families=("tsm2",), make_strategy=exhaustive)
         for _ in range(MOST_LOST):
             with pytest.raises(WorkerError):
-                list(queue.events(Deadly(store, space.kept[1])))
-        events = list(queue.events(Deadly(store, space.kept[1])))
+                list(queue.events(Deadly(store)))
+        (ended,) = ends(queue.events(Deadly(store)))
         assert queue.unfinished == ()
-    (ended,) = (event for event in events if isinstance(event, ProblemEnded))
     assert (ended.tried, ended.quarantined, ended.untried) == (2, 1, 0)
 
 
 def test_trials_that_ended_before_their_device_was_lost_are_reported(store: Store, path: Path) -> None:
     space, events = space_of(3), list[ProblemEvent]()
+    Deadly.deadly = space.kept[2]
     with pytest.raises(WorkerError):
-        events.extend(tuning([space], store, Deadly(store, space.kept[2], storage_seconds=60.0)))
+        events.extend(tuning([space], store, Deadly(store, storage_seconds=60.0)))
     assert len(tried(events)) == 2
     assert plain_sql(path, "SELECT count(*) FROM trial") == [(2,)]
 
@@ -339,5 +340,4 @@ def test_a_problem_whose_finals_lose_devices_does_not_end_all_of_them(store: Sto
     spaces = [space_of(3, problem) for problem in SHAPES[:3]]
     events = shared(store, spaces, [LostInFinals(store) for _ in range(4)], unfinished=SHAPES[:1])
     assert sum(isinstance(event, ExecutorLost) for of in events for event in of) == MOST_LOST
-    ended = [event.problem for of in events for event in of if isinstance(event, ProblemEnded)]
-    assert sorted(ended) == sorted(SHAPES[1:3])
+    assert sorted(one.problem for one in ends(*events)) == sorted(SHAPES[1:3])
