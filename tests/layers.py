@@ -37,7 +37,7 @@ LAYERS = {
 COMPILING = {"toolchain", "device", "fakes", "plain", "there"}  # fixtures
 PARTS = 3  # parts of the planted bugs
 SLOW_FILES = """
-    importing_refused shapes_between cache_size
+    importing_refused cache_size
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
     exported_orders exported_module exported_workspace faults vendor_finals forget gate

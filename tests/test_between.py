@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
+from math import exp
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,16 +30,20 @@ from tests.times_between import (
     tuned,
 )
 from tsm2_tune.cli import main
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.intermediate_shapes import kernels_between
+from tsm2_tune.generator.space.intermediate_shapes import (
+    KERNELS_OF_A_SHAPE,
+    LEAST_DISTANCE,
+    kernels_between,
+    shapes_between,
+)
+from tsm2_tune.generator.space.order import MOST_PREDICTED
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, CrossTiming
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
-
-# Measurements
-
 
 TUNED = [shape(20480, n, 4096 * step) for n, step in ((1, 1), (2, 4), (4, 2), (8, 5), (16, 3), (32, 1), (64, 4))]
 
@@ -49,25 +55,21 @@ def won(store: Store, config: Any = WINNER, problems: Sequence[Problem] = TUNED,
 
 def test_kernels_for_shapes_between_are_measured_at_the_nearest_tuned_ones(store: Store) -> None:
     won(store)
-    device = Simulated(store, Everything())
-    list(CrossTiming(frozenset(TUNED), device, store).events())
+    list(CrossTiming(frozenset(TUNED), Simulated(store, Everything()), store).events())
     kernels: dict[str, set[Problem]] = {}
     for one in store.current(DEVICE):
         if one.config.kernel_text != WINNER.kernel_text and not one.is_between:
             kernels.setdefault(one.config.kernel_text, set()).add(one.problem)
-    planned = kernels_between(TUNED, H200, candidate_times_us)
-    assert kernels.keys() <= planned.keys()
+    assert kernels.keys() <= kernels_between(TUNED, H200, candidate_times_us).keys()
     assert len(kernels) > len(TUNED) / 2
     assert max(map(len, kernels.values())) == MOST_BETWEEN
     again = Simulated(store, Everything())
-    assert list(CrossTiming(frozenset(TUNED), again, store).events()) == []
-    assert again.tried == []
+    assert (list(CrossTiming(frozenset(TUNED), again, store).events()), again.tried) == ([], [])
 
 
 def test_between_too_few_shapes_nothing_is(store: Store) -> None:
-    few = TUNED[: MEASURED - 1]
+    few, device = TUNED[: MEASURED - 1], Simulated(store, Everything())
     won(store, problems=few)
-    device = Simulated(store, Everything())
     list(CrossTiming(frozenset(few), device, store).events())
     assert {problem for _, problem in device.tried} <= {*few}
 
@@ -78,23 +80,34 @@ def test_on_a_host_only_winners_kernels_are(store: Store) -> None:
     device.target = SimpleNamespace(**vars(device.target) | {"is_host": True})
     list(CrossTiming(frozenset(TUNED), device, store).events())
     assert device.tried == []
+    for problem, config in product(SHAPES, (WINNER, OTHER)):
+        store.add_trial(host_run(), stored_trial(config, problem, 100.0, full_verdict="right"))
+    assert rows_between(store, store.best(device=host_run().identity.name)) == []
 
 
-# Results for a program
+FASTER = {2: 390.0, 4: 765.0, 8: 1525.0, 16: 3045.0, 32: 6085.0}
 
 
-def test_kernel_without_wins_is_added_where_predicted_faster(store: Store) -> None:
+def test_kernel_without_wins_is_added_where_predicted_faster(store: Store, path: Path) -> None:
     winners = tuned(store)
     assert rows_between(store, winners) == []
     measured(store, FASTER, full_verdict="right")
     (row,) = rows_between(store, winners)
-    assert row.config == OTHER.text
-    assert row.problem.n == 32  # where it is nearest to the winner
-    assert row.problem in SHAPES
+    assert (row.config, row.problem) == (OTHER.text, shape(20480, 32, 20480))  # where it is nearest to the winner
     assert with_between(store, print, winners) == [*winners, row]
+    at = [one for one in winners if one.problem == row.problem]  # a part of the shapes has what all of them want
+    assert with_between(store, print, at) == [*at, row]
+    others = [one for one in winners if one.problem != row.problem]
+    assert with_between(store, print, others) == others
 
-
-FASTER = {2: 390.0, 4: 765.0, 8: 1525.0, 16: 3045.0, 32: 6085.0}
+    for problem in SHAPES:  # types and ops do not mix
+        for other in (replace(problem, dtype_name="f64"), replace(problem, op="nnt")):
+            store.add_trial(RUN, stored_trial(WINNER, other, 500.0, full_verdict="right"))
+    assert rows_between(store, store.best()) == [row]
+    number = store.add_trial(RUN, stored_trial(THIRD, SHAPES[0], 500.0))
+    other_version = """family = 'bygone', config = 'bygone-t1', tunables = '{"threads": 1}'"""
+    plain_sql(path, f"UPDATE trial SET {other_version} WHERE id = {number}")
+    assert rows_between(store, winners) == [row]
 
 
 @pytest.mark.parametrize(
@@ -112,52 +125,24 @@ def test_what_gains_nothing_is_not_added(store: Store, us: dict[int, float], cha
     assert rows_between(store, winners) == []
 
 
-@pytest.mark.parametrize(("gain", "wanted"), [(1.01, False), (1.06, True)])
-def test_little_gain_is_not_worth_a_kernel(
-    store: Store, monkeypatch: pytest.MonkeyPatch, gain: float, wanted: bool
-) -> None:
-    winners = tuned(store)
-    measured(store, SLOWER_AT_TUNED, full_verdict="right")
-
-    def times(kernels: Sequence[Any], problems: Sequence[Problem], card: Any) -> Any:
-        us = np.array(
-            [[100.0 / (gain if one.winner.config == OTHER.text else 1.0)] * len(problems) for one in kernels]
-        )
-        return us, np.full_like(us, 132)
-
-    predict(monkeypatch, "intermediate_winners", times)
-    assert bool(rows_between(store, winners)) is wanted
-
-
 def test_of_kernels_that_gain_the_same_one_is_enough() -> None:
     times = np.array([[50.0, 100.0, 90.0], [50.0, 100.0, 91.0], [100.0, 80.0, 100.0], [99.0, 99.0, 99.0]])
     assert list(_gaining(times, np.array([100.0, 100.0, 100.0]))) == [0, 2]
 
 
-def test_trials_of_another_version_take_no_part(store: Store, path: Path) -> None:
+@pytest.mark.parametrize(("gain", "wanted"), [(1.01, 0), (1.06, 1)])
+def test_little_gain_or_a_stale_winner_is_not_worth_a_kernel(
+    store: Store, monkeypatch: pytest.MonkeyPatch, gain: float, wanted: int
+) -> None:
     winners = tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
-    (before,) = rows_between(store, winners)
-    number = store.add_trial(RUN, stored_trial(THIRD, SHAPES[0], 500.0))
-    other = """family = 'bygone', config = 'bygone-t1', tunables = '{"threads": 1}'"""
-    plain_sql(path, f"UPDATE trial SET {other} WHERE id = {number}")
-    assert rows_between(store, winners) == [before]
 
+    def times(kernels: Sequence[Any], problems: Sequence[Problem], card: Any) -> Any:
+        us = np.array([[100.0 / gain ** (one.winner.config == OTHER.text)] * len(problems) for one in kernels])
+        return us, np.full_like(us, 132)
 
-def test_types_and_ops_do_not_mix(store: Store) -> None:
-    winners = tuned(store)
-    for problem in SHAPES:
-        for other in (replace(problem, dtype_name="f64"), replace(problem, op="nnt")):
-            store.add_trial(RUN, stored_trial(WINNER, other, 500.0, full_verdict="right"))
-    measured(store, SLOWER_AT_TUNED, full_verdict="right")
-    alone = rows_between(store, winners)
-    assert rows_between(store, store.best()) == alone
-    assert {(row.dtype, row.op) for row in alone} == {("f32", "nn")}
-
-
-def test_stale_winners_want_nothing(store: Store) -> None:
-    winners = tuned(store)
-    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+    predict(monkeypatch, "intermediate_winners", times)
+    assert len(rows_between(store, winners)) == wanted
     assert rows_between(store, [replace(row, stale=1) for row in winners]) == []
 
 
@@ -169,16 +154,6 @@ def test_a_run_verifies_what_is_added_for_its_own_types_alone(store: Store) -> N
     device = Simulated(store, Everything())
     list(CrossTiming(frozenset(others), device, store, families=("none",)).events())
     assert device.in_full == []
-
-
-def test_a_part_of_the_shapes_has_what_all_of_them_want(store: Store) -> None:
-    winners = tuned(store)
-    measured(store, SLOWER_AT_TUNED, full_verdict="right")
-    (row,) = rows_between(store, winners)
-    at = [one for one in winners if one.problem == row.problem]
-    assert with_between(store, print, at) == [*at, row]
-    others = [one for one in winners if one.problem != row.problem]
-    assert with_between(store, print, others) == others
 
 
 def test_what_was_not_verified_in_full_is_left_out_and_told(store: Store) -> None:
@@ -209,13 +184,6 @@ def test_a_run_verifies_in_full_what_an_export_adds(
     assert [row.verified_in_full for row in rows_between(store, store.best())] == added
 
 
-def test_of_a_host_nothing_is_expected(store: Store) -> None:
-    for problem in SHAPES:
-        for config in (WINNER, OTHER):
-            store.add_trial(host_run(), stored_trial(config, problem, 100.0, full_verdict="right"))
-    assert rows_between(store, store.best()) == []
-
-
 @pytest.mark.parametrize(("option", "kernels"), [((), 2), (("--between",), 2), (("--no-between",), 1)])
 def test_module_has_the_kernel_and_tuned_shapes_keep_winners(
     store: Store, tmp_path: Path, option: tuple[str, ...], kernels: int
@@ -226,15 +194,75 @@ def test_module_has_the_kernel_and_tuned_shapes_keep_winners(
     command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", *option]
     ended = CliRunner().invoke(main, [*command, "--output", str(output)])
     count = "2 kernels" if kernels == 2 else "1 kernel"
-    assert (ended.exit_code, ended.output) == (
-        0,
-        f"wrote {output}: {count} for 5 problems\n",
-    )
+    assert (ended.exit_code, ended.output) == (0, f"wrote {output}: {count} for 5 problems\n")
     module = imported(output.read_text(), tmp_path)
     assert len({one.digest for one in module.WINNERS}) == kernels
     for problem in SHAPES:
         found = module.match(problem.m, problem.n, problem.k, "float32", DEVICE)
         assert (found.winner.config, found.is_tuned) == (WINNER.text, True)
-    assert (OTHER.text in {module.match(20480, n, 20480, "float32", DEVICE).winner.config for n in (5, 6)}) == (
-        kernels == 2
-    )
+    elsewhere = {module.match(20480, n, 20480, "float32", DEVICE).winner.config for n in (5, 6)}
+    assert (OTHER.text in elsewhere) == (kernels == 2)
+
+
+ENDS = shape(1000, 1, 1000), shape(1000, 64, 1000)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "between"),
+    [
+        ([shape(4096, 4, 1024), shape(1024, 16, 4096)], [shape(2048, 8, 2048)]),
+        (ENDS, [shape(1000, 8, 1000)]),
+        ([*ENDS, shape(1000, 8, 1000)], [shape(1000, 3, 1000), shape(1000, 23, 1000)]),
+        # nearer to the mean of the ends than these are, and not so near that it is the mean
+        ([*ENDS, shape(2000, 8, 1000)], [shape(1414, 3, 1000), shape(1414, 23, 1000)]),
+        ([shape(4, 4, 1000, op="tx"), shape(64, 64, 1000, op="tx")], [shape(16, 16, 1000, op="tx")]),
+        ([shape(20480, n, 20480) for n in (1, 2, 4, 8)], [shape(20480, n, 20480) for n in (3, 6)]),  # of 1 and 2: 1
+        ([shape(1000, 8, 1000), shape(int(1000 * exp(2 * LEAST_DISTANCE) * 0.98), 8, 1000)], []),
+        ([shape(1000, 8, 1000)], []),
+    ],
+)
+def test_between_two_shapes_there_is_their_mean(tuned: list[Problem], between: list[Problem]) -> None:
+    assert sorted(shapes_between(tuned)) == sorted(between)
+
+
+def test_what_rounds_to_a_tuned_shape_is_not_between() -> None:
+    tuned = [shape(1, 1, 1), shape(1, 2, 1), shape(2, 1, 1)]
+    tiny = shapes_between(tuned)
+    assert len(tiny) == len({*tiny} - {*tuned})
+
+
+def test_the_farthest_come_first_and_there_are_no_more_than_tuned_ones() -> None:
+    tuned = [shape(m, n, 1000) for m in (1000, 4000, 1_000_000) for n in (1, 8, 64)]
+    found = shapes_between(tuned)
+    assert len(found) == len(tuned)
+    assert len({*found}) == len(found)
+    assert found[0].m == 63_246  # between 4,000 and 1,000,000
+    assert set(found).isdisjoint(tuned)
+    more = shapes_between(tuned, 96)
+    assert more[: len(found)] == found
+    assert len(found) < len(more) < 96
+    assert shapes_between(tuned, 2) == found[:2]
+
+
+@pytest.mark.parametrize("op", ["nn", "ttt", "tn"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_planning_names_kernels_of_searches_for_each_shape(dtype: str, op: str) -> None:
+    tuned = [shape(3, 5, 10**6, dtype, op), shape(40, 3, 10**5, dtype, op), shape(64, 64, 10**6, dtype, op)]
+    found = kernels_between(tuned, H200, candidate_times_us)
+    of_shape = {one: sum(one in at for at in found.values()) for one in shapes_between(tuned)}
+    assert of_shape
+    assert set(of_shape.values()) <= {*range(1, KERNELS_OF_A_SHAPE + 1)}
+    for text, at in found.items():
+        for problem, config in at.items():
+            family = family_named(config.family)
+            assert config.kernel_text == text
+            assert family.supports(problem)
+            assert not family.only_by_name
+
+
+def test_what_is_expected_far_behind_the_first_choice_is_no_kernel() -> None:
+    tuned = [shape(3, 5, 10**6, op="tn"), shape(40, 3, 10**5, op="tn"), shape(64, 64, 10**6, op="tn")]
+    first = kernels_between(tuned, H200, candidate_times_us)
+    found = kernels_between(tuned, H200, lambda every: np.float64(1.01 * MOST_PREDICTED) ** np.arange(len(every)))
+    assert sum(len(at) for at in found.values()) == len(shapes_between(tuned))
+    assert len(first) > len(found)

@@ -63,6 +63,10 @@ def contenders(store: Store, winners: Sequence[BestRow], without: Any = None) ->
         yield one.config.kernel_text, one.at
 
 
+def timing(device: Simulated, store: Store) -> Iterator[Any]:
+    return CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
+
+
 def tried_at(device: Simulated, config: KernelConfig) -> list[Problem]:
     """Return where the configuration's kernel was tried."""
     tried = [(parse_config(text), problem) for text, problem in device.tried]
@@ -119,8 +123,7 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != missing.n}, full_verdict="right")
     assert tried_at(crossed(store), OTHER).count(missing) == 1
     again = Simulated(store, Everything())
-    assert list(CrossTiming(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events()) == []
-    assert again.tried == []
+    assert (list(timing(again, store)), again.tried) == ([], [])
 
 
 @pytest.mark.usefixtures("nothing_planned")
@@ -141,24 +144,31 @@ def test_kernel_is_tried_with_the_launch_predicted_fastest(
 BETWEEN = shapes_between(SHAPES)
 
 
-def test_between_tuned_shapes_what_contends_is_measured_beside_the_vendor(store: Store) -> None:
+def test_what_contends_between_tuned_shapes_is_measured_beside_the_vendor(store: Store) -> None:
     device = measured_between(store)
-    tried = {problem for _, problem in device.tried}
-    assert tried >= set(BETWEEN)
-    assert sorted(problem for problem, _ in device.rounds if problem in BETWEEN) == sorted(
-        BETWEEN
-    )  # once, at the end
+    assert {problem for _, problem in device.tried} >= set(BETWEEN)
+    assert sorted(problem for problem, _ in device.rounds if problem in BETWEEN) == sorted(BETWEEN)  # once
     assert {problem for _, problem in device.in_full}.isdisjoint(BETWEEN)
     assert {row.problem for row in store.best()} == set(SHAPES)
     there = store.best(between=True)
     assert {row.problem for row in there} == set(BETWEEN)
     assert {row.vendor_us for row in there} == {101.0}
-    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
-    known = known_of(store, winners)
-    assert sorted(point[:3] for of in known.vendor.values() for point in of) == sorted(
-        (one.m, one.n, one.k) for one in BETWEEN
-    )
-    assert {point[:3] for of in known.elsewhere.values() for point in of} >= {(p.m, p.n, p.k) for p in BETWEEN}
+
+
+def test_trials_are_counted_from_round_to_round_and_between_told(store: Store) -> None:
+    tuned(store)
+    text, counted, device = StringIO(), list[tuple[int, int]](), Simulated(store, Everything())
+    with CrossTimingProgress(Console(file=text, width=200), device.phases) as shown:
+        for event in timing(device, store):
+            shown.show(event)
+            counted += [(event.done, event.total)] if isinstance(event, PairMeasured) else []
+    assert counted == sorted(counted)
+    assert counted[-1] == (len(device.tried), len(device.tried))
+    between = sum(problem in BETWEEN for _, problem in device.tried)
+    stored = [trial_facts(store.trial(line.id)) for line in store.listing()]
+    assert sum(facts["is_intermediate_shape"] for facts in stored) == between > 0
+    measured = f"{len(device.tried)} measured ({between} at shapes between the tuned ones)"
+    assert f"cross-checked kernels at shapes that they did not win: {measured}" in text.getvalue()
 
 
 class NearlyTied(dict[tuple[str, Problem], float]):
@@ -192,22 +202,6 @@ def test_each_type_has_contenders_and_finals_between(store: Store) -> None:
         store.add_trial(RUN, stored_trial(WINNER, problem, us, full_verdict="right"))
     at = {problem for problem, _ in crossed(store, shapes=[*SHAPES, *others], vendor=True).rounds}
     assert at >= {*BETWEEN, *shapes_between(others)}
-
-
-def test_what_is_measured_between_is_told(store: Store) -> None:
-    tuned(store)
-    text = StringIO()
-    device = Simulated(store, Everything())
-    with CrossTimingProgress(Console(file=text, width=200), device.phases) as shown:
-        for event in CrossTiming(frozenset(SHAPES), device, store, ("stream_a_fma",)).events():
-            shown.show(event)
-    at = [problem for _, problem in device.tried]
-    between = sum(problem in BETWEEN for problem in at)
-    stored = [trial_facts(store.trial(line.id)) for line in store.listing()]
-    assert sum(facts["is_intermediate_shape"] for facts in stored) == between > 0
-    measured = f"{len(at)} measured ({between} at shapes between the tuned ones)"
-    said = f"cross-checked kernels at shapes that they did not win: {measured}"
-    assert said in text.getvalue()
 
 
 def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None:
@@ -263,20 +257,11 @@ def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None
     assert set(tried_at(crossed(store, Slower(), SHAPES[:1]), OTHER)) == set(BETWEEN)
 
 
-def test_one_that_was_not_planned_either_is_measured(store: Store) -> None:
-    tuned(store)
-    unplanned = StreamAFmaConfig(64, 1, 6, 8, 4, 13, 1, 1)
-    measured(store, {n: 0.9 * us for n, us in SLOWER_AT_TUNED.items() if n != 16}, unplanned, full_verdict="right")
-    assert shape(20480, 16, 20480) in tried_at(crossed(store), unplanned)
-
-
 @pytest.mark.parametrize("vendor", [False, True])
 def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, vendor: bool) -> None:
     tuned(store)
     if vendor:  # killed between a trial and the finals
-        device = Simulated(store, Everything())
-        device.options = Options(vendor=True)
-        events = CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
+        events: Any = timing(Simulated(store, Everything(), vendor=True), store)
         next(one for one in events if isinstance(one, TrialStored) and one.trial.is_between)
         events.close()
     else:  # or without the vendor
@@ -310,36 +295,18 @@ def test_winners_and_trials_are_found_by_type_and_op(store: Store) -> None:
 def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
-    times: dict[Any, float] = {
-        (WINNER.text, problem): 380.0 * max(problem.n // 2, 1) for problem in SHAPES
-    }  # all else crashes
+    times: dict[Any, float] = {(WINNER.text, problem): 380.0 * max(problem.n // 2, 1) for problem in SHAPES}
     times |= {(OTHER.text, shape(20480, n, 20480)): us for n, us in SLOWER_AT_TUNED.items()}
     tried = crossed(store, times, retried=frozenset({Outcome.CRASHED})).tried  # all else crashes
     assert len(tried) == len({*tried}) > 0
 
 
-def test_the_count_goes_on_from_round_to_round(store: Store) -> None:
-    tuned(store)
-    device = Simulated(store, Everything())
-    events = CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
-    counted = [(one.done, one.total) for one in events if isinstance(one, PairMeasured)]
-    assert counted == sorted(counted)
-    assert counted[-1] == (len(device.tried), len(device.tried))
-
-
-class Idle(Simulated):
-    """A device that leaves every candidate to other runs."""
-
-    def tune(self, *_: Any) -> Iterator[Any]:
-        return iter(())
-
-
-def test_what_another_run_has_in_hand_is_not_waited_for(store: Store) -> None:
+def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Simulated, "tune", lambda *_: iter(()))  # every candidate is left to other runs
     tuned(store)
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != 16}, full_verdict="right")
-    device = Idle(store, Everything())
-    events = list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    assert any(isinstance(one, PairMeasured) and one.total for one in events)
+    device = Simulated(store, Everything())
+    assert any(isinstance(one, PairMeasured) and one.total for one in timing(device, store))
     assert device.tried == []
 
 
@@ -352,43 +319,37 @@ def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, mon
     assert not seen[0](Contender(ResidentBFmaConfig(128, 8, 1, 8, 8, 4), at, BETWEEN[0], 1e9, 132.0))  # not asked for
 
 
-# What an exported module is given of the vendor's times between tuned shapes
-
-
-def test_the_vendors_wrong_answers_and_other_states_tell_nothing(store: Store, path: Path) -> None:
+def test_a_module_is_given_right_times_of_the_vendor_that_libraries_start(
+    store: Store, path: Path, tmp_path: Path
+) -> None:
     measured_between(store)
     winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
-    points = {(point, number) for number, of in known_of(store, winners).vendor.items() for point in of}
+    known = known_of(store, winners)
+    points = [(point, number) for number, of in known.vendor.items() for point in of]
+    assert sorted(point[:3] for point, _ in points) == sorted((one.m, one.n, one.k) for one in BETWEEN)
+    assert {us for (*_, us), _ in points} == {101.0}
     for (m, n, k, _, _), number in points:
         own = {one: math.dist(logs(shape(m, n, k)), logs(record.trial.problem)) for one, record in winners.items()}
         assert own[number] == min(own.values())
-    plain_sql(path, "UPDATE vendor_measurement SET verdict_correct = 0, verdict_worst_ratio = 2.0")
-    assert known_of(store, winners).vendor == {}
+    assert {point[:3] for of in known.elsewhere.values() for point in of} >= {(p.m, p.n, p.k) for p in BETWEEN}
     warm = {one: replace(record, trial=replace(record.trial, cache=Cache.WARM)) for one, record in winners.items()}
     assert known_of(store, warm).vendor == {}
+
+    output, at = tmp_path / "kernels.py", BETWEEN[0]
+    command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", "--output", str(output)]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    found = imported(output.read_text(), tmp_path).match(at.m, at.n, at.k, "float32", DEVICE)
+    assert found.vendor_us == pytest.approx(101.0, rel=0.02)
+    assert not found.is_tuned
+
+    plain_sql(path, "UPDATE vendor_measurement SET library = 'cuBLASLt', routine = 'cublasLtMatmul #1'")
+    assert {row.vendor_us for row in store.best(between=True)} == {101.0}
+    assert known_of(store, winners).vendor == {}
+    plain_sql(path, "UPDATE vendor_measurement SET library = 'cuBLAS', routine = 'cublasSgemm'")
+    assert known_of(store, winners) == known
+    plain_sql(path, "UPDATE vendor_measurement SET verdict_correct = 0, verdict_worst_ratio = 2.0")
+    assert known_of(store, winners).vendor == {}
 
 
 def logs(problem: Problem) -> tuple[float, ...]:
     return tuple(map(math.log, (problem.m, problem.n, problem.k)))
-
-
-def test_of_the_vendor_elsewhere_a_module_is_given_what_libraries_start(store: Store, path: Path) -> None:
-    measured_between(store)
-    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
-    before = known_of(store, winners).vendor
-    assert {us for of in before.values() for *_, us in of} == {101.0}
-    plain_sql(path, "UPDATE vendor_measurement SET library = 'cuBLASLt', routine = 'cublasLtMatmul #1'")
-    assert {row.vendor_us for row in store.best(between=True)} == {101.0}
-    assert known_of(store, winners).vendor == {}
-
-
-def test_an_exported_module_expects_the_vendor_by_its_times_between_too(store: Store, tmp_path: Path) -> None:
-    measured_between(store)
-    output = tmp_path / "kernels.py"
-    command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", "--output", str(output)]
-    assert CliRunner().invoke(main, command).exit_code == 0
-    module = imported(output.read_text(), tmp_path)
-    at = BETWEEN[0]
-    found = module.match(at.m, at.n, at.k, "float32", DEVICE)
-    assert found.vendor_us == pytest.approx(101.0, rel=0.02)
-    assert not found.is_tuned
