@@ -1,4 +1,4 @@
-"""A limit counts the time in which there was somebody to keep it."""
+"""A limit counts the time in which there was somebody to keep it; what timed out is tried again under a larger."""
 
 from __future__ import annotations
 
@@ -9,22 +9,83 @@ import sys
 import threading
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from tests.command import TUNE, run
 from tests.conftest import TryKernel
-from tests.on_host import ON_HOST
+from tests.fabricated import BASIS, PROBLEM, plain_sql, trial, tuning_run
 from tests.standing_in import wait_by
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
-from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker import time_limit
-from tsm2_tune.tuner.worker.client import Worker
+from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 from tsm2_tune.tuner.worker.time_limit import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped
+
+RUN = tuning_run()
+LATE: dict[str, Any] = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "resources": None}
+SHORT, LONG = TimeLimits(120.0, 10.0), TimeLimits(120.0, 60.0)
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("session_cache", "known_ceilings", "toolchain")
+@pytest.mark.parametrize("limit", ["--run-limit", "--compile-limit"])
+def test_a_larger_limit_tries_again_what_timed_out(limit: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = (*TUNE, "--db", str(path), limit)
+    with monkeypatch.context() as patch:
+        late = AttemptResult(Outcome.TIMED_OUT, "verification took too long")
+        patch.setattr(Worker, "attempt", lambda *_: late)
+        for seconds, new_trials in ((40, 1), (39, 0), (50, 1)):
+            result = run(*command, str(seconds))
+            assert result.exit_code == 1
+            assert f"no configuration ended within the time limit ({new_trials} new trial" in result.output
+            assert "; for timeouts choose smaller shapes or another device" in result.output
+        ((before,),) = plain_sql(path, "SELECT total_seconds FROM trial")
+        plain_sql(path, "UPDATE trial SET total_seconds = total_seconds + 50")
+    result = run(*command, "55")
+    assert result.exit_code == 0, result.output
+    assert "(1 new trial" in result.output
+    ((outcome, seconds, *limits),) = plain_sql(
+        path, "SELECT outcome, total_seconds, compile_limit_seconds, run_limit_seconds FROM trial"
+    )
+    assert (outcome, limits) == ("ok", [55.0, 60.0] if limit == "--compile-limit" else [120.0, 55.0])
+    assert seconds > 50 + before
+    assert "(0 new trials" in run(*command, "70").output  # trials that ended in time stay
+
+
+def test_who_was_first_stays_unless_it_timed_out_under_less(store: Store, path: Path) -> None:
+    first = store.add_trial(RUN, trial(limits=SHORT, detail="first", **LATE))
+    later = tuning_run(started_at="2026-02-02T00:00:00+00:00")
+    assert store.add_trial(later, trial(500, limits=SHORT)) == first
+    assert store.trial(first).trial.detail == "first"
+    assert store.add_trial(later, trial(500, limits=LONG)) == first
+    record = store.trial(first)
+    assert (record.trial.outcome, record.trial.limits, record.run) == (Outcome.OK, LONG, later)
+    assert record.trial.total_seconds == 6  # three seconds twice
+    assert [row.median_us for row in store.best()] == [500]
+    assert store.add_trial(later, trial(limits=TimeLimits(999.0, 999.0), **LATE)) == first
+    assert store.trial(first).trial.outcome is Outcome.OK
+    assert plain_sql(path, "SELECT count(*) FROM sample") == [(3,)]
+
+
+def test_limits_that_take_turns_end(store: Store) -> None:
+    """A larger limit for one stage and a smaller one for the other try it again, and once more, and then no more."""
+    both = (TimeLimits(120.0, 60.0), TimeLimits(1.0, 100.0))
+    assert both[0].exceed(both[1])
+    assert both[1].exceed(both[0])
+    assert not both[0].exceed(both[0])
+    for limits in (*both, both[0]):
+        trial_id = store.add_trial(RUN, trial(limits=limits, **LATE))
+    (stored,) = store.history(RUN.identity.name, PROBLEM, ("tsm2",), BASIS).tried()
+    assert (stored.id, stored.limits) == (trial_id, TimeLimits(120.0, 100.0))
+    assert not any(limits.exceed(stored.limits) for limits in both)
 
 
 def test_ticks_count_and_stops_do_not() -> None:
@@ -111,21 +172,20 @@ def test_a_process_that_is_stopped() -> None:
     assert not is_stopped(process.pid)
 
 
-class TestOnHost:
-    pytestmark = ON_HOST
-
-    def test_a_worker_that_is_stopped_past_its_limit_has_not_timed_out(
-        self, worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        config, problem = Tsm2Config("v2", threads=32, columns=2, prefetch=4), Problem(100, 3, 40, "f32")
-        assert try_kernel(config, problem, lambda text: text).outcome is Outcome.OK
-        process = worker._process.pid
-        monkeypatch.setattr(worker, "limit_seconds", 1.5)
-        os.kill(process, signal.SIGSTOP)
-        continued = threading.Timer(3.0, os.kill, (process, signal.SIGCONT))
-        continued.start()
-        start = time.monotonic()
-        assert try_kernel(config, problem, lambda text: text).outcome is Outcome.OK
-        assert time.monotonic() - start > 1.5
-        assert worker._process.pid == process
-        continued.join()
+@pytest.mark.host
+@pytest.mark.usefixtures("session_cache")
+def test_a_worker_that_is_stopped_past_its_limit_has_not_timed_out(
+    worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, problem = Tsm2Config("v2", threads=32, columns=2, prefetch=4), Problem(100, 3, 40, "f32")
+    assert try_kernel(config, problem, str).outcome is Outcome.OK
+    process = worker._process.pid
+    monkeypatch.setattr(worker, "limit_seconds", 1.5)
+    os.kill(process, signal.SIGSTOP)
+    continued = threading.Timer(3.0, os.kill, (process, signal.SIGCONT))
+    continued.start()
+    start = time.monotonic()
+    assert try_kernel(config, problem, str).outcome is Outcome.OK
+    assert time.monotonic() - start > 1.5
+    assert worker._process.pid == process
+    continued.join()

@@ -1,7 +1,8 @@
-"""Tests of a run's tally: the best beside the vendor, and a time left that is nearly right and never jumps."""
+"""What a run shows: the best beside the vendor, a time left that never jumps, and several runs in one display."""
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,21 +12,33 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from tests.fabricated import PROBLEM, configuration, final, trial, vendor_measurement
+from tests.fabricated import PROBLEM, configuration, final, trial, tuning_run, vendor_measurement
 from tsm2_tune.console.eta import ProblemProgress, Tally, remaining_text
+from tsm2_tune.console.run_progress import RunProgress
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import (
+    Event,
     FinalStored,
+    FleetStarted,
+    Noted,
+    OfRun,
+    PairMeasured,
+    PairsStarted,
     ProblemEnded,
+    ProblemLeft,
     ProblemStarted,
+    RunEnded,
+    RunStarted,
     TrialInterrupted,
     TrialStored,
     WinnerVerified,
 )
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 PLAIN = Options()
 
@@ -45,9 +58,6 @@ def turn_after(*events: Any, options: Options = PLAIN) -> ProblemProgress:
     for event in events:
         tally.update(event)
     return tally.turns[""]
-
-
-# Best so far
 
 
 def test_the_best_is_the_least_median_of_what_was_right() -> None:
@@ -96,9 +106,6 @@ def test_a_share_is_of_the_configurations_or_of_the_budget() -> None:
         tally.update(started(configurations=4))
         tally.update(TrialStored(trial(total_seconds=3.0), 1))
         assert (tally.share_of(tally.turns[""]), tally.share) == (share, share / 2)
-
-
-# The time left
 
 
 @dataclass(frozen=True)
@@ -169,21 +176,15 @@ def test_the_time_left_is_near_the_truth_and_never_jumps(simulated: Simulated) -
     assert sum(0.5 < ratio < 2.0 for ratio in ratios) > 0.95 * len(ratios)
 
 
-def told_after(seconds: float, *events: Any, problems: int = 1, options: Options = PLAIN) -> float | None:
-    """Return the remaining time after these events, each so many seconds after the last one."""
-    now = [0.0]
-    tally = Tally(options, problems, lambda: now[0])
-    for event in events:
-        now[0] += seconds
-        tally.update(event)
-    return tally.remaining_seconds
-
-
 def test_the_budget_bounds_it_with_what_earlier_runs_spent() -> None:
-    three = [TrialStored(trial(total_seconds=1.0), number) for number in (1, 2, 3)]
-    assert told_after(1.0, started(), *three, options=Options(budget_seconds=60.0)) == 57.0
-    spent = started(seconds_before=40.0, tried_before=9)
-    assert told_after(1.0, spent, *three, options=Options(budget_seconds=60.0)) == 17.0
+    now = [0.0]
+    for first, left in ((started(), 57.0), (started(seconds_before=40.0, tried_before=9), 17.0)):
+        tally = Tally(Options(budget_seconds=60.0), 1, lambda: now[0])
+        tally.update(first)
+        for number in (1, 2, 3):
+            now[0] += 1.0
+            tally.update(TrialStored(trial(total_seconds=1.0), number))
+        assert tally.remaining_seconds == left
 
 
 def test_it_counts_down_between_events_and_after_the_end_nothing_changes() -> None:
@@ -219,14 +220,88 @@ def test_runs_that_share_problems_halve_it() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [
-        (0.0, "0 s left"),
-        (99.4, "99 s left"),
-        (100.0, "2 min left"),
-        (840.0, "14 min left"),
-        (6000.0, "2 h left"),
-        (80 * 3600.0, "3 days left"),
-    ],
+    [(0.0, "0 s"), (99.4, "99 s"), (100.0, "2 min"), (840.0, "14 min"), (6000.0, "2 h"), (80 * 3600.0, "3 days")],
 )
 def test_it_is_told_in_the_unit_of_its_size(seconds: float, text: str) -> None:
-    assert remaining_text(seconds) == text
+    assert remaining_text(seconds) == f"{text} left"
+
+
+OTHER = Problem(64, 2, 64, "f32")
+A, B = "GPU 0", "GPU 1"
+DIES = RunEnded(B, "its process was killed by SIGKILL")
+
+
+def of_run(run: str, device: str = "NVIDIA H200") -> OfRun:
+    target: Any = SimpleNamespace(identity=tuning_run(device).identity, cache=lambda asked: asked, is_host=False)
+    return OfRun(run, RunStarted(target, (PROBLEM, OTHER), Options(), PhaseTimer()))
+
+
+def begins(run: str, problem: Problem = PROBLEM) -> OfRun:
+    space: Any = SimpleNamespace(problem=problem, kept=range(128))
+    return OfRun(run, ProblemStarted(space, 0, 0.0, None))
+
+
+def ends(run: str, problem: Problem = PROBLEM, new_trials: int = 3) -> OfRun:
+    return OfRun(run, ProblemEnded(problem, new_trials, 3, 0, 0, 0, None, Why.ALL_TRIED))
+
+
+def shown(*events: Event, terminal: bool = False) -> list[str]:
+    """The lines that are printed."""
+    console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=150)
+    with RunProgress(console, "results.db", lambda run, name: [f"{name}: {run.target.identity.name}"]) as progress:
+        for event in (FleetStarted((A, B), (PROBLEM, OTHER)), *events):
+            progress.show(event)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no load of this machine be told."""
+    monkeypatch.setattr("tsm2_tune.console.run_progress.load_text", lambda: "")
+
+
+def test_each_run_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    noted = OfRun(A, Noted("it waits"))
+    lines = shown(of_run(A), of_run(B), begins(A), begins(B, OTHER), noted, ends(B, OTHER), ends(A))
+    assert lines[:2] == [f"{A}: NVIDIA H200", f"{B}: NVIDIA H200"]
+    assert [line.partition(" (")[0] for line in lines[2:]] == [
+        f"{B}: 2/2 {OTHER.text}: no configuration gave a right result",
+        f"{A}: 1/2 {PROBLEM.text}: no configuration gave a right result",
+    ]
+    assert capsys.readouterr().err == f"{A}: it waits\n"
+    of_two_kinds = shown(of_run(A), of_run(B, "NVIDIA H100"), begins(A), begins(B), ends(B), ends(A))
+    assert len([line for line in of_two_kinds if PROBLEM.text in line]) == 2  # each ends the problem
+
+
+def frames(*sequences: tuple[Event, ...]) -> list[tuple[bool, bool]]:
+    """Whether the last frame on a terminal has a line of A and of B, after each sequence of events."""
+    last = ["".join(shown(*events, terminal=True)).rpartition("problems")[2] for events in sequences]
+    return [(A in frame, B in frame) for frame in last]
+
+
+def test_a_device_that_leaves_a_problem_to_another_has_no_line() -> None:
+    first = (of_run(A), of_run(B), begins(A), begins(B))
+    left = OfRun(A, ProblemLeft(PROBLEM))
+    assert frames(first, (*first, left)) == [(True, True), (False, True)]
+    told = [line for line in shown(*first, left, begins(A, OTHER), ends(B), ends(A, OTHER)) if ": no conf" in line]
+    assert [line.partition(":")[0] for line in told] == [B, A]
+
+
+def test_a_run_that_dies_is_told_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    first = (of_run(A), of_run(B), begins(A), begins(B, OTHER))
+    lines = shown(*first, DIES, ends(A), begins(A, OTHER), ends(A, OTHER))
+    assert capsys.readouterr().err == f"{B} ended early: its process was killed by SIGKILL\n"
+    assert [line.partition(" ")[0] for line in lines[2:]] == ["GPU", "GPU"]
+    assert frames(first, (*first, DIES)) == [(True, True), (True, False)]
+
+
+def test_pairs_are_shown_once_all_runs_have_come_to_them_or_died() -> None:
+    in_pairs = [OfRun(A, PairsStarted()), OfRun(A, PairMeasured(1, 3)), OfRun(A, TrialStored(trial(450.0), 1))]
+    comes = [ends(B), OfRun(B, PairsStarted()), OfRun(B, PairMeasured(0, 3))]
+    lines = shown(of_run(A), of_run(B), begins(B), *in_pairs, *comes)
+    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 1 measured"
+    assert PROBLEM.text in lines[-2]
+    crashed = OfRun(A, TrialStored(trial(outcome=Outcome.CRASHED, measurement=None), 1))
+    lines = shown(of_run(A), of_run(B), begins(B), OfRun(A, PairsStarted()), crashed, RunEnded(B, "it died"))
+    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 0 measured, 1 crashed"
