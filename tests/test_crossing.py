@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.fabricated import measurement
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, Times, stored_trial
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
@@ -20,7 +21,6 @@ from tsm2_tune.tuner.measure.cross_timing import MOST_SHAPES, CrossTiming
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure, PairMeasured, TrialStored
-from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
 FIRST, SECOND, THIRD = KERNELS[:3]
@@ -59,17 +59,18 @@ def crossed(device: Simulated, store: Store, asked: Iterable[Problem] = SHAPES, 
 
 def measured(store: Store, shapes: Iterable[Problem], taken: Times, **options: Any) -> Pairs:
     """Return the pairs that a run with these shapes measures."""
-    device = Simulated(store, taken)
-    device.options = Options(**options)
+    device = Simulated(store, taken, **options)
     crossed(device, store, shapes)
     return set(device.tried)
 
 
 def test_every_winners_kernel_is_measured_at_every_other_shape_once(store: Store) -> None:
+    """Whatever the most trials and the budget are."""
     won(store, *THREE)
     before = [(row.problem, row.config, row.median_us) for row in store.best()]
-    device = Simulated(store, SLOWER)
+    device = Simulated(store, SLOWER, max_trials=1, budget_seconds=1e-6)
     events = crossed(device, store, SHAPES[:3])
+    assert (device.options.max_trials, device.options.budget_seconds) == (1, 1e-6)
     expected = {(one.text, at) for one, own in THREE for at in SHAPES[:3] if at is not own}
     assert sorted(device.tried) == sorted(expected)
     stored = {(one.config.text, one.problem): one.median_us for one in store.current(DEVICE)}
@@ -79,11 +80,11 @@ def test_every_winners_kernel_is_measured_at_every_other_shape_once(store: Store
     assert (counted[0], counted[-1]) == ((0, 6), (6, 6))
     assert counted == sorted(counted)
     retries = Simulated(store, {})
-    assert crossed(retries, store, SHAPES[:3]) == []
-    assert (retries.tried, retries.rounds) == ([], [])
+    assert (crossed(retries, store, SHAPES[:3]), retries.tried, retries.rounds) == ([], [], [])
 
 
 OTHER_TYPE, OTHER_OP = Problem(8192, 16, 4096, "f64"), Problem(8192, 16, 4096, "f32", "nt")
+OF_BEFORE, OF_SPLITS = (StreamAFmaConfig(128, 1, 8, 8, 2, splits, 1, 1) for splits in (1, 6))
 
 
 @pytest.mark.parametrize(
@@ -108,55 +109,38 @@ def test_only_pairs_with_a_requested_shape_are_measured(store: Store) -> None:
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[2]), (THIRD.text, SHAPES[1])}
 
 
-def test_another_compilers_winners_take_no_part_and_do_not_get_stale(store: Store) -> None:
+def test_another_compilers_and_stale_winners_take_no_part_and_do_not_get_stale(store: Store) -> None:
     """A trial of a family made otherwise would make the family's others there stale."""
+    won(store, (THIRD, SHAPES[3]), basis="nvcc of before")
     won(store, (FIRST, SHAPES[0]), (SECOND, SHAPES[1]))
-    of_before = StreamAFmaConfig(128, 1, 8, 8, 2, 1, 1, 1)
-    won(store, (of_before, SHAPES[2]), basis="nvcc of before")
-    assert [row.stale for row in store.best()] == [0, 0, 0]
-    assert measured(store, SHAPES[:3], SLOWER) == {(FIRST.text, SHAPES[1]), (SECOND.text, SHAPES[0])}
-    assert [row.stale for row in store.best()] == [0, 0, 0]
-
-
-def test_stale_winners_take_no_part(store: Store) -> None:
-    won(store, (FIRST, SHAPES[0]), basis="nvcc of before")
-    won(store, (SECOND, SHAPES[1]), (THIRD, SHAPES[2]))
-    assert {(row.problem, row.stale) for row in store.best()} == {(SHAPES[0], 1), (SHAPES[1], 0), (SHAPES[2], 0)}
-    assert measured(store, SHAPES[:3], SLOWER) == {(SECOND.text, SHAPES[2]), (THIRD.text, SHAPES[1])}
+    won(store, (OF_BEFORE, SHAPES[2]), basis="nvcc of before")
+    stale = {SHAPES[0]: 0, SHAPES[1]: 0, SHAPES[2]: 0, SHAPES[3]: 1}
+    assert {row.problem: row.stale for row in store.best()} == stale
+    assert measured(store, SHAPES[:4], SLOWER) == {(FIRST.text, SHAPES[1]), (SECOND.text, SHAPES[0])}
+    assert {row.problem: row.stale for row in store.best()} == stale
 
 
 def test_states_of_the_l2_are_apart(store: Store) -> None:
     won(store, (FIRST, SHAPES[0]))
-    dirty = {"basis": TARGET.basis(Cache.DIRTY), "cache": Cache.DIRTY}
-    config = stored_trial(SECOND, SHAPES[1], 100.0, full_verdict="right", **dirty)
-    assert config.measurement is not None
-    store.add_trial(RUN, replace(config, measurement=replace(config.measurement, cache=Cache.DIRTY)))
+    times = replace(measurement(100.0), cache=Cache.DIRTY)
+    won(store, (SECOND, SHAPES[1]), basis=TARGET.basis(Cache.DIRTY), cache=Cache.DIRTY, measurement=times)
     assert [row.cache for row in store.best()] == [Cache.CLEAN, Cache.DIRTY]
     assert measured(store, SHAPES[:2], SLOWER) == set()
 
 
-def test_a_kernel_that_was_right_there_is_not_measured_again(store: Store) -> None:
-    won(store, *THREE[:2])
-    store.add_trial(RUN, stored_trial(FIRST, SHAPES[1], 180.0))
-    assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
-
-
 def test_kernel_counts_once_whatever_its_launch(store: Store) -> None:
-    config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
     large, small, smaller = (Problem(m, 8, 20480, "f32") for m in (40960, 5120, 2560))
-    won(store, (config, large), (FIRST, small), (FIRST, smaller))
-    store.add_trial(RUN, stored_trial(replace(config, splits=3), smaller, 400.0))
+    won(store, (OF_SPLITS, large), (FIRST, small), (FIRST, smaller))
+    store.add_trial(RUN, stored_trial(replace(OF_SPLITS, splits=3), smaller, 400.0))
     device = Simulated(store, times([FIRST], [large]))
     crossed(device, store, [large, small, smaller])
     (text,) = {text for text, at in device.tried if at == small}
     found = StreamAFmaConfig.parse(text)
     assert found is not None
-    assert found.kernel_text == config.kernel_text
-    assert found.splits > 2 * config.splits  # so that an eighth of the rows has as many blocks
+    assert found.kernel_text == OF_SPLITS.kernel_text
+    assert found.splits > 2 * OF_SPLITS.splits  # so that an eighth of the rows has as many blocks
     assert not any(at == smaller for _, at in device.tried)
-    retries = Simulated(store, {})
-    crossed(retries, store, [large, small, smaller])
-    assert retries.tried == []  # though it had crashed
+    assert measured(store, [large, small, smaller], {}) == set()  # though it had crashed
 
 
 def test_what_failed_is_tried_again_only_if_asked_for(store: Store) -> None:
@@ -168,24 +152,14 @@ def test_what_failed_is_tried_again_only_if_asked_for(store: Store) -> None:
     assert [one.outcome for one in store.listing()] == [Outcome.OK] * 4
 
 
-def test_neither_most_trials_nor_budget_count(store: Store) -> None:
-    won(store, *THREE)
-    device = Simulated(store, SLOWER)
-    device.options = Options(max_trials=1, budget_seconds=1e-6)
-    crossed(device, store, SHAPES[:3])
-    assert len(device.tried) == 6
-    assert (device.options.max_trials, device.options.budget_seconds) == (1, 1e-6)
-
-
 def test_only_kernels_of_the_families_that_were_named_are_measured(store: Store) -> None:
-    other = StreamAFmaConfig(128, 1, 8, 8, 2, 1, 1, 1)
-    won(store, (THIRD, SHAPES[0]), (other, SHAPES[1]))
-    own = {(THIRD.text, SHAPES[0]): 100.0, (other.text, SHAPES[1]): 100.0}
-    device = Simulated(store, times([THIRD, other]) | own)
+    won(store, (THIRD, SHAPES[0]), (OF_BEFORE, SHAPES[1]))
+    own = {(THIRD.text, SHAPES[0]): 100.0, (OF_BEFORE.text, SHAPES[1]): 100.0}
+    device = Simulated(store, times([THIRD, OF_BEFORE]) | own)
     crossed(device, store, SHAPES[:2], families=("tsm2",))
     assert device.tried == [(THIRD.text, SHAPES[1])]
     crossed(device, store, SHAPES[:2])
-    assert device.tried[1:] == [(other.text, SHAPES[0])]
+    assert device.tried[1:] == [(OF_BEFORE.text, SHAPES[0])]
 
 
 def test_of_many_shapes_each_kernel_is_measured_at_the_nearest(store: Store) -> None:
@@ -197,21 +171,19 @@ def test_of_many_shapes_each_kernel_is_measured_at_the_nearest(store: Store) -> 
     assert measured(store, shapes, {}) == set()
 
 
-def test_what_would_take_absurdly_long_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_take_absurdly_long_or_cannot_be_computed_is_left_out(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     won(store, *THREE[:2])
     slow = {SECOND: 2000.1, FIRST: 100.0}
+    with monkeypatch.context() as patch:
+        patch.setattr(cross_timing, "candidate_times_us", lambda every: np.array([slow[one.config] for one in every]))
+        assert measured(store, SHAPES[:2], SLOWER) == {(FIRST.text, SHAPES[1])}
+        slow[SECOND] = 1999.9
+        patch.setattr(cross_timing, "configuration_for", lambda at, problem, *_: None)
+        assert measured(store, SHAPES[:2], SLOWER) == set()
     monkeypatch.setattr(
         cross_timing, "candidate_times_us", lambda every: np.array([slow[one.config] for one in every])
-    )
-    assert measured(store, SHAPES[:2], SLOWER) == {(FIRST.text, SHAPES[1])}
-    slow[SECOND] = 1999.9
-    assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
-
-
-def test_what_a_family_cannot_compute_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    won(store, *THREE[:2])
-    monkeypatch.setattr(
-        cross_timing, "configuration_for", lambda at, problem, *_: None if problem is SHAPES[1] else SECOND
     )
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
 
@@ -229,38 +201,29 @@ def test_kernel_is_not_measured_at_a_k_beyond_its_partial_sums(
 
 
 def test_what_does_not_fit_the_devices_memory_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
     large, small = Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")
-    won(store, (config, large), (THIRD, small))
-    room = needed_bytes(small)  # but none for the workspace
-    with monkeypatch.context() as patch:
-        patch.setattr(TARGET, "limits", replace(TARGET.limits, memory_bytes=room))
+    won(store, (OF_SPLITS, large), (THIRD, small))
+    with monkeypatch.context() as patch:  # room for the operands, but none for the workspace
+        patch.setattr(TARGET, "limits", replace(TARGET.limits, memory_bytes=needed_bytes(small)))
         assert measured(store, [large, small], {}) == set()
     assert {at for _, at in measured(store, [large, small], {})} == {large, small}
 
 
-# A pair that is faster
-
-
-def test_a_pair_that_is_faster_wins_by_finals_alone(store: Store) -> None:
+@pytest.mark.parametrize(("once", "in_turns", "winner"), [(80.0, 85.0, SECOND), (99.0, 130.0, FIRST)])
+def test_a_pair_that_is_faster_wins_by_finals_alone(
+    store: Store, once: float, in_turns: float, winner: KernelConfig
+) -> None:
+    """One that was lucky once does not win."""
     won(store, *THREE[:2])
-    faster = SLOWER | {(SECOND.text, SHAPES[0]): 80.0, (FIRST.text, SHAPES[0]): 100.0}
-    device = Simulated(store, faster, in_turns={(SECOND.text, SHAPES[0]): 85.0})
+    pair = (SECOND.text, SHAPES[0])
+    device = Simulated(store, SLOWER | {pair: once, (FIRST.text, SHAPES[0]): 100.0}, in_turns={pair: in_turns})
     crossed(device, store, SHAPES[:2])
     assert (SHAPES[0], frozenset({FIRST.text, SECOND.text})) in device.rounds
     assert device.in_full == []  # it was verified in full where it won before
     (row,) = store.best(device=DEVICE, problem=SHAPES[0])
-    assert (row.config, row.median_us, row.verified_in_full) == (SECOND.text, 85.0, 1)
-    retries = Simulated(store, {})
-    assert crossed(retries, store, SHAPES[:2]) == []
-
-
-def test_a_pair_that_was_lucky_once_does_not_win(store: Store) -> None:
-    won(store, *THREE[:2])
-    lucky = SLOWER | {(SECOND.text, SHAPES[0]): 99.0, (FIRST.text, SHAPES[0]): 100.0}
-    crossed(Simulated(store, lucky, in_turns={(SECOND.text, SHAPES[0]): 130.0}), store, SHAPES[:2])
-    (row,) = store.best(device=DEVICE, problem=SHAPES[0])
-    assert (row.config, row.round) == (FIRST.text, 1)
+    assert (row.config, row.median_us) == (winner.text, min(in_turns, 100.0))
+    assert (row.round, row.verified_in_full) == (1, 1)
+    assert crossed(Simulated(store, {}), store, SHAPES[:2]) == []
 
 
 @pytest.mark.parametrize("is_ended", [False, True], ids=["", "by the next run, where the first one was ended"])
@@ -291,11 +254,8 @@ def test_finals_of_what_was_not_asked_for_are_left_to_its_own_run(store: Store) 
 def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
     won(store, *THREE[:2])
     device = Simulated(store, SLOWER)
-
-    def hold(problem: Problem) -> AbstractContextManager[bool]:
-        return nullcontext(problem != SHAPES[1])
-
-    events = list(CrossTiming(frozenset(SHAPES[:2]), device, store, hold=hold).events())
+    timing = CrossTiming(frozenset(SHAPES[:2]), device, store, hold=lambda at: nullcontext(at != SHAPES[1]))
+    events = list(timing.events())
     assert device.tried == [(SECOND.text, SHAPES[0])]
     assert [one for one in events if isinstance(one, PairMeasured)][-1] == PairMeasured(2, 2)
     assert not any(isinstance(one, FinalFailure) for one in events)

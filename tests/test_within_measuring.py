@@ -6,13 +6,13 @@ import itertools
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, Times, stored_trial
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import SPLITS, WIDE_SPLITS
@@ -42,6 +42,17 @@ def stored(store: Store, times: Times, **changes: Any) -> None:
     configs = {one.text: one for one in KERNELS}
     for (text, at), us in times.items():
         store.add_trial(RUN, stored_trial(configs[text], at, us, **changes))
+
+
+def at_two(*rows: tuple[KernelConfig, float | None, float | None]) -> dict[tuple[str, Problem], float]:
+    """Times of kernels at the first two shapes."""
+    every = {(config.text, at): us for config, *of in rows for at, us in zip(SHAPES, of, strict=False)}
+    return {pair: us for pair, us in every.items() if us is not None}
+
+
+FIRST, SECOND, BOTH = KERNELS[:3]
+SPLIT = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
+LARGE, SMALL = Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")
 
 
 def drawn(seed: int) -> dict[tuple[str, Problem], float]:
@@ -87,9 +98,8 @@ def test_kernel_fast_everywhere_is_found_after_one_trial(store: Store) -> None:
     times = {(everywhere.text, at): 102.0 for at in SHAPES}
     times |= {(one.text, at): 100.0 if number == place else 150.0
               for place, one in enumerate(others) for number, at in enumerate(SHAPES)}  # fmt: skip
-    for number, at in enumerate(SHAPES):
-        store.add_trial(RUN, stored_trial(others[number], at, times[others[number].text, at]))
-    store.add_trial(RUN, stored_trial(everywhere, SHAPES[0], 102.0))
+    first = [(everywhere.text, SHAPES[0]), *((one.text, at) for one, at in zip(others, SHAPES, strict=False))]
+    stored(store, {pair: times[pair] for pair in first})
     device = Simulated(store, times)
     selected, events = searched(store, device, 0.03)
     assert {*selected.kernels} == {everywhere.text}
@@ -103,14 +113,11 @@ def test_kernel_fast_everywhere_is_found_after_one_trial(store: Store) -> None:
 
 
 def test_a_trial_that_was_lucky_is_seen_through_in_turns(store: Store) -> None:
-    first, lucky = KERNELS[:2]
-    for at in SHAPES[:2]:
-        store.add_trial(RUN, stored_trial(first, at, 100.0 if at == SHAPES[0] else 120.0))
-        store.add_trial(RUN, stored_trial(lucky, at, 102.0 if at == SHAPES[0] else 100.0))
-    times = {(one.text, at): 100.0 for one in (first, lucky) for at in SHAPES[:2]} | {(first.text, SHAPES[1]): 120.0}
-    device = Simulated(store, times, in_turns={(lucky.text, SHAPES[0]): 104.0})
+    stored(store, at_two((FIRST, 100.0, 120.0), (SECOND, 102.0, 100.0)))
+    times = at_two((FIRST, 100.0, 120.0), (SECOND, 100.0, 100.0))
+    device = Simulated(store, times, in_turns={(SECOND.text, SHAPES[0]): 104.0})
     selected, _ = searched(store, device, 0.03, SHAPES[:2])
-    assert selected.kernels == (first.text, lucky.text)
+    assert selected.kernels == (FIRST.text, SECOND.text)
     assert [row.median_us for row in selected.rows] == [100.0, 100.0]
 
 
@@ -118,7 +125,7 @@ def test_a_kernel_that_no_final_would_have_is_timed_beside_the_best(store: Store
     """Far behind five others that were as fast as the best, and verified in full before."""
     slow, *others = KERNELS
     times = {(one.text, SHAPES[0]): 100.0 + number / 10 for number, one in enumerate(others)}
-    times |= {(slow.text, SHAPES[0]): 115.0, (slow.text, SHAPES[1]): 100.0}
+    times |= at_two((slow, 115.0, 100.0))
     stored(store, times, full_verdict="right")
     times |= {(one.text, SHAPES[1]): 300.0 for one in others}
     device = Simulated(store, times, in_turns={(slow.text, SHAPES[0]): 116.0})
@@ -131,68 +138,47 @@ def test_a_kernel_that_no_final_would_have_is_timed_beside_the_best(store: Store
 
 def test_the_vendor_is_timed_beside_the_chosen_kernel(store: Store) -> None:
     """So that who imports the row knows whether the vendor is faster than that kernel."""
-    both, first, second = KERNELS[:3]
-    times = {(both.text, at): 102.0 for at in SHAPES[:2]}
-    times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[1]): 100.0}
-    stored(store, times, full_verdict="right")
-    device = Simulated(store, times | {(second.text, SHAPES[0]): 300.0, (first.text, SHAPES[1]): 300.0})
-    device.options = Options(vendor=True)
-    selected, _ = searched(store, device, 0.03, SHAPES[:2])
-    assert selected.kernels == (both.text, both.text)
+    stored(store, at_two((FIRST, 100.0, None), (SECOND, None, 100.0), (BOTH, 102.0, 102.0)), full_verdict="right")
+    times = at_two((FIRST, 100.0, 300.0), (SECOND, 300.0, 100.0), (BOTH, 102.0, 102.0))
+    selected, _ = searched(store, Simulated(store, times, vendor=True), 0.03, SHAPES[:2])
+    assert selected.kernels == (BOTH.text, BOTH.text)
     assert [row.vendor_us for row in selected.rows] == [101.0, 101.0]
     assert [row.x_cublas for row in selected.rows] == pytest.approx([101 / 102, 101 / 102])
     assert [row.x_cublas for row in store.best()] == pytest.approx([1.01, 1.01])
 
 
 def test_a_kernel_that_is_too_slow_once_is_tried_no_further(store: Store) -> None:
-    first, second = KERNELS[:2]
-    best = zip((first, second, second, second, second), SHAPES, strict=True)
-    for config, at in best:
-        store.add_trial(RUN, stored_trial(config, at, 100.0))
-    times = {(one.text, at): 100.0 if one is second else 200.0 for one in (first, second) for at in SHAPES}
-    times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[0]): 200.0}
-    device = Simulated(store, times)
-    tuned = Tuned(store, DEVICE, SHAPES, 0.03)
-    search = Search(tuned, Bench(TARGET, device.options, store, _tuner=device))
-    decided = itertools.takewhile(lambda one: not (isinstance(one, Narrowed) and one.kernels == 2), search.events())
-    list(decided)
-    assert {text for text, _ in device.tried} == {first.text, second.text}
-    assert len(device.tried) == 2
+    best = {(FIRST.text, SHAPES[0]): 100.0} | {(SECOND.text, at): 100.0 for at in SHAPES[1:]}
+    stored(store, best)
+    device = Simulated(store, {(one.text, at): 200.0 for one in (FIRST, SECOND) for at in SHAPES} | best)
+    search = Search(Tuned(store, DEVICE, SHAPES, 0.03), Bench(TARGET, device.options, store, _tuner=device))
+    list(itertools.takewhile(lambda one: not (isinstance(one, Narrowed) and one.kernels == 2), search.events()))
+    assert sorted(text for text, _ in device.tried) == sorted([FIRST.text, SECOND.text])
 
 
-def test_what_does_not_run_serves_nothing(store: Store) -> None:
-    first, second = KERNELS[:2]
-    store.add_trial(RUN, stored_trial(first, SHAPES[0], 100.0))
-    store.add_trial(RUN, stored_trial(second, SHAPES[1], 100.0))
-    selected, _ = searched(store, Simulated(store, {(first.text, SHAPES[0]): 100.0}), 0.03, SHAPES[:2])
-    assert selected.kernels == (first.text, second.text)
-
-
-@pytest.mark.parametrize("trouble", ["wrong", "interrupted"])
+@pytest.mark.parametrize("trouble", ["wrong", "interrupted", "does not run"])
 def test_what_is_not_verified_in_full_is_not_chosen(store: Store, trouble: str) -> None:
     """A wrong kernel is never chosen. The next run verifies a kernel whose verification was interrupted."""
-    both, first, second = KERNELS[:3]
-    times = {(both.text, at): 101.0 for at in SHAPES[:2]}
-    times |= {(first.text, SHAPES[0]): 100.0, (first.text, SHAPES[1]): 200.0}
-    times |= {(second.text, SHAPES[1]): 100.0, (second.text, SHAPES[0]): 200.0}
-    stored(store, times)
-    device = Simulated(store, times)
-    setattr(device, trouble, {both.text})
+    times = at_two((FIRST, 100.0, 200.0), (SECOND, 200.0, 100.0), (BOTH, 101.0, 101.0))
+    runs = trouble != "does not run"
+    known = times if runs else at_two((FIRST, 100.0, None), (SECOND, None, 100.0))
+    stored(store, known)
+    device = Simulated(store, known)
+    if runs:
+        setattr(device, trouble, {BOTH.text})
     selected, _ = searched(store, device, 0.03, SHAPES[:2])
-    assert selected.kernels == (first.text, second.text)
-    again = searched(store, Simulated(store, times), 0.03, SHAPES[:2])[0].kernels
-    assert again == (selected.kernels if trouble == "wrong" else (both.text, both.text))
+    assert selected.kernels == (FIRST.text, SECOND.text)
+    again = searched(store, Simulated(store, known), 0.03, SHAPES[:2])[0].kernels
+    assert again == ((BOTH.text, BOTH.text) if trouble == "interrupted" else selected.kernels)
 
 
 def test_a_stop_loses_nothing(store: Store) -> None:
     times = drawn(3)
-    for number, at in enumerate(SHAPES):
-        for config in KERNELS[number : number + 2]:
-            store.add_trial(RUN, stored_trial(config, at, times[config.text, at]))
-    before = len(store.listing())
-    device = Simulated(store, times)
-    tuned = Tuned(store, DEVICE, SHAPES, 0.0)
-    events = Search(tuned, Bench(TARGET, device.options, store, _tuner=device)).events()
+    stored(store, {(one.text, at): times[one.text, at]
+                   for number, at in enumerate(SHAPES) for one in KERNELS[number : number + 2]})  # fmt: skip
+    before, device = len(store.listing()), Simulated(store, times)
+    search = Search(Tuned(store, DEVICE, SHAPES, 0.0), Bench(TARGET, device.options, store, _tuner=device))
+    events = search.events()
     while not device.tried:
         next(events)
     next(events)
@@ -203,95 +189,57 @@ def test_a_stop_loses_nothing(store: Store) -> None:
     assert whole.losses == pytest.approx([0.0] * len(SHAPES))
 
 
-# Launches of a kernel
-
-
 def test_a_kernel_that_splits_k_is_tried_as_it_suits_the_shape(store: Store) -> None:
-    config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
-    other = replace(config, splits=24)
-    assert config.kernel_text == other.kernel_text
-    large, small = Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")
-    store.add_trial(RUN, stored_trial(config, large, 100.0))
-    store.add_trial(RUN, stored_trial(KERNELS[0], small, 100.0))
-    store.add_trial(RUN, stored_trial(config, small, 150.0))  # with the splits of the other shape
-
-    store.add_trial(RUN, stored_trial(KERNELS[0], large, 200.0))
-    device = Simulated(
-        store, {(replace(config, splits=splits).text, small): 101.0 for splits in (*SPLITS, *WIDE_SPLITS)}
-    )
-    tuned = Tuned(store, DEVICE, [large, small], 0.03)
-    bench = Bench(TARGET, device.options, store, _tuner=device)
-    list(itertools.takewhile(lambda _: not device.tried, Search(tuned, bench).events()))
+    store.add_trial(RUN, stored_trial(SPLIT, LARGE, 100.0))
+    store.add_trial(RUN, stored_trial(SPLIT, SMALL, 150.0))  # with the splits of the other shape
+    stored(store, {(FIRST.text, SMALL): 100.0, (FIRST.text, LARGE): 200.0})
+    times = {(replace(SPLIT, splits=splits).text, SMALL): 101.0 for splits in (*SPLITS, *WIDE_SPLITS)}
+    device = Simulated(store, times)
+    search = Search(Tuned(store, DEVICE, [LARGE, SMALL], 0.03), Bench(TARGET, device.options, store, _tuner=device))
+    list(itertools.takewhile(lambda _: not device.tried, search.events()))
     ((text, at),) = device.tried
-    assert at == small
     found = StreamAFmaConfig.parse(text)
     assert found is not None
-    assert found.kernel_text == config.kernel_text
-    assert found.splits > 2 * config.splits  # so that an eighth of the rows has as many blocks
-
-
-# By what is stored alone
+    assert (found.kernel_text, at) == (SPLIT.kernel_text, SMALL)
+    assert found.splits > 2 * SPLIT.splits  # so that an eighth of the rows has as many blocks
 
 
 def test_what_was_not_measured_or_verified_counts_as_not_served(store: Store) -> None:
-    first, second, third = KERNELS[:3]
-    for config, at, median_us, verdict in (
-        (first, SHAPES[0], 100.0, "right"),
-        (first, SHAPES[1], 101.0, "right"),
-        (second, SHAPES[1], 100.0, "right"),
-        (third, SHAPES[0], 100.5, None),
-        (third, SHAPES[1], 100.5, None),
-        (third, SHAPES[2], 100.0, None),
-        (second, SHAPES[2], 101.0, "right"),
-    ):
-        store.add_trial(RUN, stored_trial(config, at, median_us, full_verdict=verdict))
+    right = {(FIRST.text, 0): 100.0, (FIRST.text, 1): 101.0, (SECOND.text, 1): 100.0, (SECOND.text, 2): 101.0}
+    unverified = {(BOTH.text, 0): 100.5, (BOTH.text, 1): 100.5, (BOTH.text, 2): 100.0}
+    for verdict, of in (("right", right), (None, unverified)):
+        stored(store, {(text, SHAPES[at]): us for (text, at), us in of.items()}, full_verdict=verdict)
     selected = Tuned(store, DEVICE, SHAPES[:3], 0.03).selected()
-    assert selected.kernels == (first.text, second.text, second.text)
+    assert selected.kernels == (FIRST.text, SECOND.text, SECOND.text)
     assert [row.median_us for row in selected.rows] == [100.0, 100.0, 101.0]
-    assert selected.unmeasured == 5  # one of first, one of second, three of third
+    assert selected.unmeasured == 5  # one of first, one of second, three of the third
     assert [(len(row.kernels), row.is_chosen) for row in selected.table][1] == (2, True)
     with pytest.raises(InputError, match=r"no kernel that was verified in full for 12288x16x4096:f32 on NVIDIA H200"):
         Tuned(store, DEVICE, SHAPES[:3], 0.005).selected()
 
 
-def test_a_stale_winner_is_compared_with_nothing(store: Store, tmp_path: Path) -> None:
-    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0))
-    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[1], 100.0, basis="newer"))
+def test_kernels_of_another_compiler_take_no_part(store: Store) -> None:
+    """Their times at one shape say nothing of what they would take at another, compiled now."""
+    of_before = replace(SPLIT, splits=1)
+    for at in SHAPES[:2]:
+        store.add_trial(RUN, stored_trial(of_before, at, 101.0, basis="nvcc of before"))
+    tuned = Tuned(store, DEVICE, SHAPES[:1], 0.03)
+    assert tuned.winners_count()
+    tuned.keep_to(Bench(TARGET, Options(), store).basis)
+    assert (tuned.winners_count(), tuned.candidates()) == (False, {})
+    stored(store, at_two((FIRST, 100.0, None), (SECOND, None, 100.0)))
+    times = at_two((FIRST, 100.0, 150.0), (SECOND, 150.0, 100.0))
+    selected, _ = searched(store, Simulated(store, times), 0.03, SHAPES[:2])
+    assert selected.kernels == (FIRST.text, SECOND.text)
+    store.add_trial(RUN, stored_trial(FIRST, SHAPES[2], 100.0, basis="newer"))
     with pytest.raises(InputError, match=f"stale winner for {SHAPES[0].text}"):
         Tuned(store, DEVICE, SHAPES[:2], 0.03)
 
 
-def test_winners_of_another_compiler_are_not_measured_beside(store: Store) -> None:
-    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0, basis="nvcc of before"))
-    tuned = Tuned(store, DEVICE, SHAPES[:1], 0.03)
-    assert tuned.winners_count()
-    tuned.keep_to(Bench(TARGET, Options(), store).basis)
-    assert not tuned.winners_count()
-    assert tuned.candidates() == {}
-
-
-def test_kernels_of_another_compiler_take_no_part(store: Store) -> None:
-    """Their times at one shape say nothing of what they would take at another, compiled now."""
-    of_before = StreamAFmaConfig(128, 1, 8, 8, 2, 1, 1, 1)
-    times = {
-        (KERNELS[number].text, at): 100.0 + 50 * (number != place)
-        for number in (0, 1)
-        for place, at in enumerate(SHAPES[:2])
-    }
-    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0))
-    store.add_trial(RUN, stored_trial(KERNELS[1], SHAPES[1], 100.0))
-    for at in SHAPES[:2]:
-        store.add_trial(RUN, stored_trial(of_before, at, 101.0, basis="nvcc of before"))
-    selected, _ = searched(store, Simulated(store, times), 0.03, SHAPES[:2])
-    assert selected.kernels == (KERNELS[0].text, KERNELS[1].text)
-
-
 def test_kernels_of_equal_text_are_one(store: Store) -> None:
-    config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
-    shapes = [Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")]
-    for at, splits in zip(shapes, (6, 24), strict=True):
-        store.add_trial(RUN, stored_trial(replace(config, splits=splits), at, 100.0, full_verdict="right"))
-    selected = Tuned(store, DEVICE, shapes, 0.0).selected()
-    assert {*selected.kernels} == {config.kernel_text}
-    assert [row.config for row in selected.rows] == [replace(config, splits=splits).text for splits in (24, 6)]
+    for at, splits in ((LARGE, 6), (SMALL, 24)):
+        store.add_trial(RUN, stored_trial(replace(SPLIT, splits=splits), at, 100.0, full_verdict="right"))
+    selected = Tuned(store, DEVICE, [LARGE, SMALL], 0.0).selected()
+    assert {*selected.kernels} == {SPLIT.kernel_text}
+    assert [row.config for row in selected.rows] == [replace(SPLIT, splits=splits).text for splits in (24, 6)]
     assert len({row.source_digest for row in selected.rows}) == 1
