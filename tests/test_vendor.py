@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,7 +19,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
-from tsm2_tune.tuner.device.interface import Device, KernelFault
+from tsm2_tune.tuner.device.interface import KernelFault
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.measure.vendor import libraries
 from tsm2_tune.tuner.measure.vendor.finalists import Vendor, vendor_finalists, vendor_libraries
@@ -29,15 +30,12 @@ from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import prepare
-from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound, FinalTimes
+from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound
 from tsm2_tune.tuner.worker.server import _RequestHandler
 
 SMALL = Problem(64, 2, 70, "f32")
 CONFIG = Tsm2Config("v0", 32, 1, 1)
 SEED = 3
-
-
-# Finding the libraries
 
 
 def test_libraries_are_looked_for_in_this_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -54,24 +52,19 @@ def test_libraries_are_looked_for_in_this_order(monkeypatch: pytest.MonkeyPatch,
     assert "nvidia" not in sys.modules
 
 
-def test_a_library_that_is_nowhere_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_library_that_is_nowhere_and_its_answers_are_sentences(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "libcublas.so.13").write_text("no library")
     monkeypatch.setattr(libraries, "folders", lambda: iter([str(tmp_path)]))
     with pytest.raises(ToolMissing, match=r"libcublas not found: looked in .*; install the CUDA toolkit") as caught:
         library(CUBLAS)
     assert "\n" not in str(caught.value)
-
-
-def test_answers_and_versions_are_spelt() -> None:
     check(0, "cublasSgemm")
-    with pytest.raises(CublasError, match=r"^cublasSgemm answers 15 \(not supported\)$"):
-        check(15, "cublasSgemm")
-    with pytest.raises(CublasError, match=r"^cublasSgemm answers 99$"):
-        check(99, "cublasSgemm")
+    for status, said in ((15, r"15 \(not supported\)"), (99, "99")):
+        with pytest.raises(CublasError, match=f"^cublasSgemm answers {said}$"):
+            check(status, "cublasSgemm")
     assert [version_text(version) for version in (130100, 120304)] == ["13.1.0", "12.3.4"]
-
-
-# Arguments of the libraries
 
 
 @pytest.fixture
@@ -138,54 +131,37 @@ def test_cublas_has_routines_for_vectors_and_for_a_matrix_times_itself(
     assert {name for name in cublas.calls if "ge" in name[7:9] or "rk_" in name or "Gemm" in name} == expected
 
 
-# Routines in a final
-
-
-class Clocked:
-    """A device on which a launch takes as long as it says."""
-
-    def time_us(self, launch: Callable[[], float], cache: Cache) -> float:
-        return launch()
-
-    def synchronise(self) -> None: ...
-
-
 def test_the_fastest_routine_comes_first_and_what_declines_is_left_out() -> None:
     def declines() -> None:
         raise CublasError("cublasLtMatmul answers 15 (not supported)")
 
-    started: list[str] = []
-
     def taking(name: str, us: float) -> Routine:
         return Routine(name, cast(Any, lambda: logged(started, name, us)))
 
+    # A launch takes as long as it says.
+    device: Any = SimpleNamespace(time_us=lambda launch, cache: launch(), synchronise=lambda: None)
+    started: list[str] = []
     routines = [taking("slow", 9.0), taking("fast", 3.0), Routine("none", declines), taking("hopeless", 7.0)]
-    found = fastest_first(cast(Device, Clocked()), routines)
+    found = fastest_first(device, routines)
     assert [one.routine.name for one in found] == ["fast", "hopeless", "slow"]
     assert (started.count("fast"), started.count("hopeless")) == (4, 2)
     with pytest.raises(CublasError, match="answers 15"):
-        fastest_first(cast(Device, Clocked()), routines[2:3])
-    assert fastest_first(cast(Device, Clocked()), []) == []
+        fastest_first(device, routines[2:3])
+    assert fastest_first(device, []) == []
 
 
 @pytest.fixture
-def time_finalists(
-    host: HostDevice, support_path: str, quick: Toolchain
-) -> Callable[..., FinalTimes | AttemptResult]:
+def time_finalists(host: HostDevice, support_path: str, quick: Toolchain) -> Callable[..., Any]:
     """A final of one kernel on the host, with the vendor."""
     source = render(SMALL, CONFIG)
     binary = compiled(source.text, source.kernel, quick, source.defines)
-    entry = Entry(binary.path, source.kernel, source.launch)
+    entry, silent = Entry(binary.path, source.kernel, source.launch), SimpleNamespace(send=lambda _: None)
 
     def asked(vendor: bool = True) -> Any:
-        bench = _RequestHandler(host, support_path, cast(Any, Silent()))
+        bench = _RequestHandler(host, support_path, cast(Any, silent))
         return bench.answer(FinalRound(SMALL, (entry,), 1, ONCE, vendor=vendor))
 
     return asked
-
-
-class Silent:
-    def send(self, stage: object) -> None: ...
 
 
 @pytest.mark.host
@@ -205,30 +181,22 @@ def test_a_final_has_the_vendor_beside_the_finalists(
     assert time_finalists(vendor=False).vendor == ()
 
 
-NOTHING: dict[str, Any] = {}
-
-
 @pytest.mark.host
 @pytest.mark.parametrize(
     ("cublas", "cublaslt", "measured", "trouble"),
     [
-        ({"declined": ("cublasSgemm_v2",)}, NOTHING, [CUBLASLT], ""),
-        (NOTHING, {"declined": ("cublasLtMatmul",)}, [CUBLAS], ""),
-        (NOTHING, {"algorithms": 0}, [CUBLAS], ""),
-        (NOTHING, {"declined": ("cublasLtMatmulAlgoGetHeuristic",)}, [CUBLAS], ""),
+        ({"declined": ("cublasSgemm_v2",)}, {}, [CUBLASLT], ""),
+        ({}, {"declined": ("cublasLtMatmul",)}, [CUBLAS], ""),
+        ({}, {"algorithms": 0}, [CUBLAS], ""),
+        ({}, {"declined": ("cublasLtMatmulAlgoGetHeuristic",)}, [CUBLAS], ""),
         ({"declined": ("cublasSgemm_v2",)}, {"algorithms": 0}, [], "cublasSgemm"),
-        ({"declined": ("cublasCreate_v2",)}, NOTHING, [], "cublasCreate"),
-        (NOTHING, {"declined": ("cublasLtCreate",)}, [], "cublasLtCreate"),
-        (NOTHING, {"declined": ("cublasLtMatrixLayoutCreate",)}, [CUBLAS], ""),
+        ({"declined": ("cublasCreate_v2",)}, {}, [], "cublasCreate"),
+        ({}, {"declined": ("cublasLtCreate",)}, [], "cublasLtCreate"),
+        ({}, {"declined": ("cublasLtMatrixLayoutCreate",)}, [CUBLAS], ""),
     ],
 )
 def test_what_the_vendor_declines_never_fails_the_final(
-    monkeypatch: pytest.MonkeyPatch,
-    time_finalists: Callable[..., Any],
-    cublas: dict[str, Any],
-    cublaslt: dict[str, Any],
-    measured: list[str],
-    trouble: str,
+    monkeypatch: pytest.MonkeyPatch, time_finalists: Any, cublas: Any, cublaslt: Any, measured: Any, trouble: str
 ) -> None:
     opened(monkeypatch, FakeLibrary(**cublas), FakeLibrary(**cublaslt))
     found = time_finalists()
@@ -238,64 +206,47 @@ def test_what_the_vendor_declines_never_fails_the_final(
 
 
 @pytest.mark.host
-def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours(
+def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours_and_its_fault_is_theirs(
     monkeypatch: pytest.MonkeyPatch, time_finalists: Callable[..., Any]
 ) -> None:
     opened(monkeypatch, FakeLibrary(), FakeLibrary())
     launched: list[int] = []
 
-    def declining(*_: Any) -> Callable[[], None]:
-        def start() -> None:
-            launched.append(1)
-            check(13 if len(launched) > 6 else 0, "cublasSgemm")
+    def start() -> None:
+        launched.append(1)
+        check(13 if len(launched) > 6 else 0, "cublasSgemm")
 
-        return start
-
-    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.Cublas.launch", declining)
-    found = time_finalists()
-    assert (len(found.measurements[0]), found.vendor) == (1, ())
-    assert found.vendor_trouble == "cublasSgemm answers 13 (execution failed)"
-
-
-@pytest.mark.host
-def test_a_fault_of_the_vendor_is_the_rounds(
-    monkeypatch: pytest.MonkeyPatch, time_finalists: Callable[..., Any]
-) -> None:
     def faulting(*_: Any, **__: Any) -> Any:
         raise KernelFault("an illegal memory access was encountered")
 
-    opened(monkeypatch, FakeLibrary(), FakeLibrary())
+    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.Cublas.launch", lambda *_: start)
+    found = time_finalists()
+    assert (len(found.measurements[0]), found.vendor) == (1, ())
+    assert found.vendor_trouble == "cublasSgemm answers 13 (execution failed)"
     monkeypatch.setattr(Vendor, "finalists", faulting)
     assert time_finalists() == AttemptResult(Outcome.CRASHED, "an illegal memory access was encountered")
 
 
-def test_no_room_for_the_workspaces_is_told(monkeypatch: pytest.MonkeyPatch, support_path: str) -> None:
-    class Full(HostDevice):
-        def allocate(self, size_bytes: int) -> Any:
-            raise MemoryError(f"{size_bytes} bytes of device memory")
+def test_the_device_is_asked_for_its_libraries_and_what_they_lack_is_told(
+    monkeypatch: pytest.MonkeyPatch, host: HostDevice
+) -> None:
+    def raising(error: Exception) -> Any:
+        def fail(*_: Any) -> Any:
+            raise error
 
-    fakes, host = (FakeLibrary(), FakeLibrary()), Full(support_path=support_path)
+        return fail
+
+    fakes = FakeLibrary(), FakeLibrary()
     opened(monkeypatch, *fakes)
-    assert vendor_libraries(host).trouble == "no room for 33554432 bytes of device memory"
-    assert [fake.open_objects() for fake in fakes] == [0, 0]
-
-
-def test_a_library_that_lacks_a_call_is_told(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:
-    class Old:
-        def __getattr__(self, name: str) -> Any:
-            raise AttributeError(f"libcublas.so: undefined symbol: {name}")
-
-    opened(monkeypatch, cast(Any, Old()), FakeLibrary())
-    assert vendor_libraries(host).trouble == "libcublas.so: undefined symbol: cublasCreate_v2"
-
-
-def test_the_device_is_asked_for_its_libraries(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:
-    opened(monkeypatch, FakeLibrary(), FakeLibrary())
     assert vendor_libraries(host).versions == ((CUBLAS, VERSION), (CUBLASLT, VERSION))
-
-    def missing(name: str) -> Any:
-        raise ToolMissing("libcublas not found: looked everywhere")
-
-    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.library", missing)
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "allocate", raising(MemoryError("7 bytes of device memory")))
+        assert vendor_libraries(host).trouble == "no room for 7 bytes of device memory"
+    assert [fake.open_objects() for fake in fakes] == [0, 0]
+    old = type("Old", (), {"__getattr__": lambda _, name: raising(AttributeError(f"undefined symbol: {name}"))()})
+    opened(monkeypatch, cast(Any, old()), FakeLibrary())
+    assert vendor_libraries(host).trouble == "undefined symbol: cublasCreate_v2"
+    missing = ToolMissing("libcublas not found: looked everywhere")
+    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.library", raising(missing))
     found = vendor_libraries(host)
-    assert (found.versions, found.trouble) == ((), "libcublas not found: looked everywhere")
+    assert (found.versions, found.trouble) == ((), str(missing))

@@ -14,7 +14,6 @@ from tests.databases import C128, C256, beside_vendor, sources_of
 from tests.fabricated import (
     BASIS,
     GPU,
-    ONE_STATE,
     PROBLEM,
     configuration,
     exported,
@@ -25,7 +24,7 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
-from tests.simulated import RUN, TARGET, A, B, C, Replay, tried
+from tests.simulated import RUN, TARGET, A, B, Replay, tried
 from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.console.tables import console
 from tsm2_tune.generator.families.published import Tsm2Config
@@ -47,30 +46,21 @@ VERSIONS = (("cuBLAS", 130100), ("cuBLASLt", 130100))
 GEMM, LT = vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3")
 
 
-# When it is measured
-
-
 class WithVendor(Replay):
     """A run with a vendor that takes 90 us, or that fails so."""
 
     def __init__(
         self,
         store: Store,
-        libraries: VendorLibraries | None = None,
+        libraries: VendorLibraries = VendorLibraries(VERSIONS),  # noqa: B008
         *,
         driver: str = RUN.identity.driver,
         trouble: str = "",
         crashes: bool = False,
     ) -> None:
         super().__init__(store)
-        libraries = libraries or VendorLibraries(VERSIONS)
-        identity = replace(TARGET.identity, driver=driver)
-        self.target = cast(
-            Any,
-            SimpleNamespace(
-                identity=identity, limits=TARGET.limits, toolchain=TARGET.toolchain, is_host=False, **ONE_STATE
-            ),
-        )
+        changes = {"identity": replace(TARGET.identity, driver=driver), "is_host": False}
+        self.target = cast(Any, SimpleNamespace(**vars(TARGET) | changes))
         self.options = Options(vendor=True)
         self.asked: list[bool] = []  # whether each final was to measure the vendor
         self._trouble, self._crashes = trouble, crashes
@@ -80,13 +70,12 @@ class WithVendor(Replay):
     def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
         self.asked.append(request.vendor)
         if request.vendor and self._crashes:
-            return AttemptResult(Outcome.CRASHED, "the worker died during the vendor's routines (SIGSEGV)")
+            return AttemptResult(Outcome.CRASHED, self._trouble)
         found = super()._time_finalists(request)
-        assert isinstance(found, FinalTimes)
         if not request.vendor:
             return found
         theirs = () if self._trouble else (vendor_measurement(90, version=self._version),)
-        return replace(found, vendor=theirs, vendor_trouble=self._trouble)
+        return replace(cast(FinalTimes, found), vendor=theirs, vendor_trouble=self._trouble)
 
 
 def turn(store: Store, tuner: Replay) -> list[ProblemEvent]:
@@ -99,13 +88,17 @@ def measured(store: Store, tuner: WithVendor) -> list[bool]:
     return tuner.asked
 
 
-def test_one_finalist_is_measured_beside_the_vendor_once(store: Store) -> None:
+def test_one_finalist_is_measured_beside_the_vendor_once_and_others_again(store: Store) -> None:
     tried(store, {A: 100})
     assert measured(store, WithVendor(store)) == [True]
     (row,) = store.best()
     assert (row.round, row.vendor_us, row.vendor_routine, row.vendor_version) == (1, 90, "cublasSgemm", 130100)
     assert row.x_cublas == pytest.approx(90 / row.median_us)
     assert measured(store, WithVendor(store)) == []
+    tried(store, {B: 99})
+    assert measured(store, WithVendor(store)) == [True]
+    (row,) = store.best()
+    assert (row.round, row.vendor_us) == (2, 90)
 
 
 @pytest.mark.parametrize(
@@ -118,42 +111,32 @@ def test_another_driver_or_library_is_measured_again(store: Store, changes: Mapp
     assert measured(store, WithVendor(store, **changes)) == []
 
 
-def test_other_finalists_are_measured_beside_the_vendor_again(store: Store) -> None:
-    tried(store, {A: 100, B: 101})
-    assert measured(store, WithVendor(store)) == [True]
-    tried(store, {C: 99})
-    assert measured(store, WithVendor(store)) == [True]
-    (row,) = store.best()
-    assert (row.round, row.vendor_us) == (2, 90)
-
-
 def left_out(events: list[ProblemEvent]) -> list[tuple[Problem | None, str]]:
     return [(event.problem, event.detail) for event in events if isinstance(event, VendorLeftOut)]
 
 
 @pytest.mark.parametrize("times", [{A: 100}, {A: 100, B: 101}])
-def test_without_libraries_finals_are_as_without_a_vendor(store: Store, times: Mapping[Tsm2Config, float]) -> None:
+def test_without_libraries_or_on_a_host_finals_are_as_without_a_vendor(
+    store: Store, times: Mapping[Tsm2Config, float]
+) -> None:
+    host = WithVendor(store)
+    cast(Any, host.target).is_host = True
+    assert (host.vendor, left_out(turn(store, host))) == (None, [])
     tried(store, times)
     tuner = WithVendor(store, VendorLibraries((), "libcublas not found: looked everywhere"))
     assert left_out(turn(store, tuner)) == [(None, "libcublas not found: looked everywhere")]
     assert tuner.asked == [False] * (len(times) > 1)
 
 
-def test_a_vendor_that_declines_is_told_and_asked_once(store: Store) -> None:
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_vendor_that_declines_or_crashes_is_told_and_asked_once(store: Store, crashes: bool) -> None:
     tried(store, {A: 100, B: 101})
-    tuner = WithVendor(store, trouble="cublasSgemm answers 15 (not supported)")
-    assert left_out(turn(store, tuner)) == [(PROBLEM, "cublasSgemm answers 15 (not supported)")]
-    assert tuner.asked == [True]
-    assert [(row.round, row.vendor_us) for row in store.best()] == [(1, None)]
-
-
-def test_a_vendor_that_crashes_does_not_fail_the_final(store: Store) -> None:
-    tried(store, {A: 100, B: 101})
-    tuner = WithVendor(store, crashes=True)
+    tuner = WithVendor(store, trouble="it failed", crashes=crashes)
     events = turn(store, tuner)
-    assert tuner.asked == [True, False]
-    assert left_out(events) == [(PROBLEM, "the worker died during the vendor's routines (SIGSEGV)")]
+    assert left_out(events) == [(PROBLEM, "it failed")]
+    assert tuner.asked == [True, *[False] * crashes]
     assert [type(event) for event in events if isinstance(event, FinalStored | FinalFailure)] == [FinalStored]
+    assert [(row.round, row.vendor_us) for row in store.best()] == [(1, None)]
 
 
 def test_what_blas_lacks_is_told_and_the_libraries_are_not_asked(store: Store) -> None:
@@ -168,28 +151,19 @@ def test_what_blas_lacks_is_told_and_the_libraries_are_not_asked(store: Store) -
     ]
 
 
-def test_a_host_has_no_vendor(store: Store) -> None:
-    tuner = WithVendor(store)
-    cast(Any, tuner.target).is_host = True
-    assert tuner.vendor is None
-    assert left_out(turn(store, tuner)) == []
+WRONG = vendor_measurement(300, "cublasLtMatmul #3", right=False)
+NEWER = vendor_measurement(470, "cublasLtMatmul #3", version=130200)
 
 
-# Stored times
-
-
-WRONG, NEWER = (
-    vendor_measurement(300, "cublasLtMatmul #3", right=False),
-    vendor_measurement(470, "cublasLtMatmul #3", version=130200),
-)
+IN_MODULE = (480, "cublasSgemm", 130100)
 
 
 @pytest.mark.parametrize(
     ("vendor", "beside", "in_a_module"),
     [
-        ((GEMM, LT), (470, 1, 0.94), (480, "cublasSgemm", 130100)),  # cuBLASLt's routine is none of a module
-        ((GEMM, NEWER), (470, 1, 0.94), (480, "cublasSgemm", 130100)),
-        ((GEMM, WRONG), (480, 1, 0.96), (480, "cublasSgemm", 130100)),
+        ((GEMM, LT), (470, 1, 0.94), IN_MODULE),  # cuBLASLt's routine is none of a module
+        ((GEMM, NEWER), (470, 1, 0.94), IN_MODULE),
+        ((GEMM, WRONG), (480, 1, 0.96), IN_MODULE),
         ((WRONG,), (300, 0, None), (None, None, None)),
         ((LT,), (470, 1, 0.94), (None, None, None)),
         ((vendor_measurement(480, "cublasSgemv"),), (480, 1, 0.96), (None, None, None)),
@@ -220,8 +194,13 @@ def test_vendor_times_of_tuned_shapes_without_an_exported_winner_count(store: St
     assert known_of(store, every).vendor == {}
 
 
-def test_only_the_vendor_of_the_winners_round_counts(store: Store) -> None:
+def test_only_the_vendor_of_the_winners_run_and_round_counts(store: Store, path: Path) -> None:
     beside_vendor(store, GEMM)
+    store.add_trial(tuning_run(seed=2), trial(700, configuration(64)))
+    plain_sql(path, "UPDATE vendor_measurement SET run_id = 2")  # a file may have such a row
+    assert [row.vendor_us for row in store.best()] == [None]
+    plain_sql(path, "UPDATE vendor_measurement SET run_id = 1")
+    assert [row.vendor_us for row in store.best()] == [480]
     store.add_final(RUN, final((C128, 510), (C256, 600)), *TODAY)
     assert [(row.round, row.vendor_us) for row in store.best()] == [(2, None)]
     assert store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final() == frozenset()
@@ -267,13 +246,3 @@ def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixtur
         "cuBLAS not measured: libcublas not found, or leave it out with --no-vendor",
         f"{PROBLEM.text}: cuBLAS not measured: no such",
     ]
-
-
-def test_runs_differ_only_by_what_they_say(store: Store) -> None:
-    """A row of another run in the same round, which a file may have, is nobody's."""
-    beside_vendor(store, GEMM)
-    later = tuning_run(seed=2)
-    store.add_trial(later, trial(700, configuration(64)))
-    with store.database.transaction(writes=True) as connection:
-        connection.exec_driver_sql("UPDATE vendor_measurement SET run_id = 2")
-    assert [row.vendor_us for row in store.best()] == [None]
