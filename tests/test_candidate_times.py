@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import data_sheet
 from tsm2_tune.generator.families import family_named, parse_config
-from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
@@ -32,10 +31,16 @@ def candidate(config: KernelConfig = TSMR, problem: Problem = R, limits: DeviceL
     return Candidate(family_named(config.family), config, problem, limits, Guidelines())
 
 
-def gemm() -> GemmConfig:
-    config = parse_config("gemm:block=128x128x16,threads=16x16,threads_a=16x16,threads_b=16x16,vector=4,read=nc")
-    assert isinstance(config, GemmConfig)
+def parsed(text: str) -> KernelConfig:
+    config = parse_config(text)
+    assert config is not None
     return config
+
+
+GEMM = parsed("gemm:block=128x128x16,threads=16x16,threads_a=16x16,threads_b=16x16,vector=4,read=nc")
+ONE_TILE = Problem(100, 100, 10**6, "f32", "tn")
+TWO_WAVES = Problem(128 * 264, 128, 4096, "f32")  # two tiles a multiprocessor, both resident
+SMALL, FLAT = Problem(128, 8, 20480, "f32"), Problem(20480, 8, 512, "f32")
 
 
 def us(one: Candidate) -> float:
@@ -43,52 +48,43 @@ def us(one: Candidate) -> float:
     return float(found)
 
 
+def split(splits: int, problem: Problem) -> Candidate:
+    return candidate(replace(TSMR, splits=splits), problem)
+
+
 LAUNCH_US = us(candidate(replace(TSMR, splits=1), Problem(1, 1, 1, "f32")))
 
 
-def test_a_full_launch_runs_at_the_bandwidth() -> None:
+@pytest.mark.parametrize(
+    ("slow", "times", "fast"),
+    [
+        (candidate(limits=replace(H200, dram_gbytes_per_s=H200.dram_gbytes_per_s / 4)), 3, candidate()),
+        (candidate(replace(TSMR, prefetch=1, stages=1)), 1.3, candidate()),  # few bytes in flight
+        (candidate(GEMM, replace(TWO_WAVES, m=128 * 265)), 1.3, candidate(GEMM, TWO_WAVES)),  # a last wave
+        (split(1, SMALL), 1, split(2, SMALL)),  # the kernel is too slow with few blocks
+        (split(2, SMALL), 1, split(48, SMALL)),
+        (split(48, FLAT), 1.2, split(4, FLAT)),  # sums of splits
+        (candidate(GEMM, ONE_TILE), 1 / 1.1, candidate(GEMM, replace(ONE_TILE, m=1280, n=1280))),  # 100 tiles
+        (candidate(replace(TSMR, threads=2048)), 1e300, candidate()),  # it does not fit, and takes for ever
+    ],
+)
+def test_what_is_slower_is_predicted_slower(slow: Candidate, times: float, fast: Candidate) -> None:
+    assert us(slow) > times * us(fast)
+
+
+def test_a_full_launch_runs_at_the_bandwidth_and_one_tile_at_the_rate_of_a_multiprocessor() -> None:
     floor_us = data_sheet(H200).memory_us(R)
     assert floor_us < us(candidate()) - LAUNCH_US < 1.1 * floor_us
-    slow = replace(H200, dram_gbytes_per_s=H200.dram_gbytes_per_s / 4)
-    assert us(candidate(limits=slow)) > 3 * us(candidate())
-
-
-def test_few_bytes_in_flight_cost_time() -> None:
-    assert us(candidate(replace(TSMR, prefetch=1, stages=1))) > 1.3 * us(candidate())
-
-
-def test_idle_multiprocessors_cost_time() -> None:
-    """The operations of one tile of X^T X take one multiprocessor 132 times as long as all of them."""
-    problem = Problem(100, 100, 10**6, "f32", "tn")
-    one = candidate(gemm(), problem)
-    assert one.launch.blocks(problem.m, problem.n) == 1
+    one = candidate(GEMM, ONE_TILE)
+    assert one.launch.blocks(ONE_TILE.m, ONE_TILE.n) == 1
     flops_per_us = dict(data_sheet(H200).gflops)["f32"] * 1e3 / 132
-    assert 1 < us(one) * flops_per_us / (problem.flops * 1.28**2) < 1.1  # tiles of 128 x 128
-    wide = replace(problem, m=1280, n=1280)
-    assert us(candidate(gemm(), wide)) < 1.1 * us(one)  # 100 tiles, a multiprocessor each
-
-
-def test_a_last_wave_takes_as_long_as_a_whole_one() -> None:
-    problem = Problem(128 * 264, 128, 4096, "f32")  # two tiles a multiprocessor, both resident
-    assert us(candidate(gemm(), replace(problem, m=128 * 265))) > 1.3 * us(candidate(gemm(), problem))
-
-
-def test_sums_of_splits_cost_time() -> None:
-    small = Problem(128, 8, 20480, "f32")
-    alone, few, many = (us(candidate(replace(TSMR, splits=splits), small)) for splits in (1, 2, 48))
-    assert many < few < alone  # the kernel is too slow with few blocks
-    flat = Problem(20480, 8, 512, "f32")
-    assert us(candidate(replace(TSMR, splits=48), flat)) > 1.2 * us(candidate(replace(TSMR, splits=4), flat))
+    assert 1 < us(one) * flops_per_us / (ONE_TILE.flops * 1.28**2) < 1.1  # a tile of 128 x 128
 
 
 def test_tensor_cores_have_their_own_rate() -> None:
     problem = Problem(64, 64, 10**7, "bf16", "tn")
     config = first_choices([family_named("inner_mma16")], problem, H200, candidate_times_us)[0]
     assert us(candidate(config, problem)) < 1.5 * LAUNCH_US + data_sheet(H200).memory_us(problem) * 1.1
-
-
-def test_a_kernel_that_does_not_fit_takes_for_ever() -> None:
-    assert us(candidate(replace(TSMR, threads=2048))) == math.inf
 
 
 def test_candidates_of_several_problems_and_devices_are_predicted_at_once() -> None:
@@ -100,11 +96,10 @@ def test_candidates_of_several_problems_and_devices_are_predicted_at_once() -> N
 def test_winners_took_about_as_long_as_predicted() -> None:
     """The winners were measured on an H200."""
     rows = json.loads(RESULTS.read_text())["rows"]
-    winners = []
-    for row in rows:
-        config = parse_config(row["configuration"])
-        assert config is not None
-        winners.append(candidate(config, Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])))
+    winners = [
+        candidate(parsed(row["configuration"]), Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]))
+        for row in rows
+    ]
     ratios = np.sort(candidate_times_us(winners) / [row["ours_us"] for row in rows])
     assert 0.65 < ratios[0] < ratios[-1] < 2.5
     assert 0.75 < ratios[len(ratios) // 100] < ratios[-len(ratios) // 100] < 1.35

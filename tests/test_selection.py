@@ -14,11 +14,8 @@ from tsm2_tune.api.selection import selected
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.store import Store
 
-PROBLEMS = (
-    Problem(20480, 16, 20480, "f32"),
-    Problem(20480, 16, 20480, "f64"),
-    Problem(10**7, 8, 8, "f32"),
-)
+R = "20480x16x20480"
+PROBLEMS = Problem.parse(f"{R}:f32"), Problem.parse(f"{R}:f64"), Problem(10**7, 8, 8, "f32")
 
 
 @pytest.fixture
@@ -63,25 +60,28 @@ def test_of_many_only_some_are_named(path: Path) -> None:
     assert f"--shapes {named} and 2 more\n" in run("best", "--db", str(path), "--shapes", "8x8x8").output
 
 
+EVERY = "f32:ttt f32:ntt f32:nxt f32:nn f32:tn f32:tx c64:jtt c64:jxt c64:nn c64:tx c64:cx tf32:nn"
+
+
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("dtype", "op", "layout", "found"),
     [
-        ({}, "f32:ttt f32:ntt f32:nxt f32:nn f32:tn f32:tx c64:jtt c64:jxt c64:nn c64:tx c64:cx tf32:nn"),
-        ({"layout": "row"}, "f32:ttt f32:ntt f32:nxt c64:jtt c64:jxt"),
-        ({"layout": "column"}, "f32:nn f32:tn f32:tx c64:nn c64:tx c64:cx tf32:nn"),
-        ({"layout": "row", "op": "nn,tn"}, "f32:ttt f32:ntt"),
-        ({"layout": "row", "op": "gram"}, "f32:nxt c64:jxt"),
-        ({"op": "gram"}, "f32:tx c64:tx c64:cx"),
-        ({"dtype": "f32"}, "f32:ttt f32:ntt f32:nxt f32:nn f32:tn f32:tx tf32:nn"),
-        ({"dtype": "tf32"}, "tf32:nn"),
-        ({"dtype": "Complex64"}, "c64:jtt c64:jxt c64:nn c64:tx c64:cx"),
+        (None, None, None, EVERY),
+        (None, None, "row", "f32:ttt f32:ntt f32:nxt c64:jtt c64:jxt"),
+        (None, None, "column", "f32:nn f32:tn f32:tx c64:nn c64:tx c64:cx tf32:nn"),
+        (None, "nn,tn", "row", "f32:ttt f32:ntt"),
+        (None, "gram", "row", "f32:nxt c64:jxt"),
+        (None, "gram", None, "f32:tx c64:tx c64:cx"),
+        ("f32", None, None, "f32:ttt f32:ntt f32:nxt f32:nn f32:tn f32:tx tf32:nn"),
+        ("tf32", None, None, "tf32:nn"),
+        ("Complex64", None, None, "c64:jtt c64:jxt c64:nn c64:tx c64:cx"),
     ],
-    ids=str,
 )
-def test_types_ops_and_layouts_are_selected_as_they_are_tuned(asked: dict[str, str], found: str) -> None:
-    everything = "f32:ttt f32:ntt f32:nxt f32:nn f32:tn f32:tx c64:jtt c64:jxt c64:nn c64:tx c64:cx tf32:nn"
-    which = selected(None, None, asked.get("dtype"), asked.get("op"), layout=asked.get("layout"))
-    assert [one for one in everything.split() if Problem.parse(f"8x8x8:{one}") in which] == found.split()
+def test_types_ops_and_layouts_are_selected_as_they_are_tuned(
+    dtype: str | None, op: str | None, layout: str | None, found: str
+) -> None:
+    which = selected(None, None, dtype, op, layout=layout)
+    assert [one for one in EVERY.split() if Problem.parse(f"8x8x8:{one}") in which] == found.split()
 
 
 def test_a_device_that_may_be_several_is_asked_for_by_more(database: str, path: Path) -> None:
@@ -89,11 +89,6 @@ def test_a_device_that_may_be_several_is_asked_for_by_more(database: str, path: 
         for name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"):
             store.add_trial(tuning_run(name), trial())
     assert run("best", "--db", str(path), "--device", "h100").exit_code == 0
+    several = f"the device 'nvidia' may be 'NVIDIA H100 80GB HBM3' or 'NVIDIA H200' in {path}: use a longer name"
     result = run("best", "--db", str(path), "--device", "nvidia")
-    assert (result.exit_code, result.output) == (
-        2,
-        f"Error: the device 'nvidia' may be 'NVIDIA H100 80GB HBM3' or 'NVIDIA H200' in {path}: use a longer name\n",
-    )  # fmt: skip
-
-
-# Problems as they are printed
+    assert (result.exit_code, result.output) == (2, f"Error: {several}\n")

@@ -18,10 +18,9 @@ from tsm2_tune.tuner.results.merge.serializer import LINES, LINES_OF_2, TIME_OF_
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.fixed_list import candidate_of
-from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies import exhaustive
 
-RUN = tuning_run()
+RUN, H200 = tuning_run(), TARGET.limits
 STORED = "SELECT strategy FROM trial"
 OF_SPACE = "SELECT space_configurations, search_ended FROM trial"
 
@@ -36,29 +35,19 @@ def stored(path: Path) -> Path:
 def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store, path: Path) -> None:
     config = configuration()
     for problem, make_strategy in ((SHAPES[0], None), (SHAPES[1], exhaustive)):
-        kept = [candidate_of(config, problem, TARGET.limits)]
-        device = Simulated(store, {(config.text, problem): 100.0})
-        device.options = Options(strategy="random")
-        list(
-            tune_problems(
-                [SearchSpace(problem, TARGET.limits, ("tsm2",), kept, (), ())],
-                device,
-                store,
-                make_strategy=make_strategy,
-            )
-        )
+        space = SearchSpace(problem, H200, ("tsm2",), [candidate_of(config, problem, H200)], (), ())
+        device = Simulated(store, {(config.text, problem): 100.0}, strategy="random")
+        list(tune_problems([space], device, store, make_strategy=make_strategy))
     found = {row.problem: row.strategy for row in store.best(device=DEVICE)}
     assert found == {SHAPES[0]: "random", SHAPES[1]: None}
     assert plain_sql(path, f"{OF_SPACE} ORDER BY id") == [(1, "all tried"), (None, None)]
 
 
-def test_exports_and_show_tell_it(stored: Path) -> None:
+def test_exports_show_and_the_report_tell_it_where_it_is_known(stored: Path) -> None:
     exported = tsm2_tune.export(stored, format="json").text
     assert [row["strategy"] for row in json.loads(exported or "")["best"]] == ["optuna:tpe"]
     assert json.loads(run("show", "1", "--json", "--db", str(stored)).stdout)["strategy"] == "optuna:tpe"
 
-
-def test_the_report_has_a_column_of_it_where_it_is_known(stored: Path) -> None:
     def rows() -> list[dict[str, object]]:
         with Store.open(stored, create=False) as store:
             return page.listed(contents(store, None, lambda problem: True, None).trials)[0]
