@@ -1,4 +1,4 @@
-"""Into what each family says that its kernels divide their work."""
+"""Into what families divide the work of their kernels: tilings, and decompositions of matrix times vector."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from tests.spelling import spelt
-from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, step
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.tiling import Tiling
 
@@ -57,3 +59,27 @@ def test_loads_and_tiles_of_a_family(config: str, problem: str, resident: int, e
     assert {name: getattr(tiling, name) for name in expected} == expected
     assert tiling.tile_m > 1
     assert tiling.k_step or tiling.k_per_pass > 60
+
+
+H200 = PROFILES["h200"]
+
+
+def test_each_corner_is_of_the_decomposition_that_it_is_called_by() -> None:
+    for op in ("nn", "ttt"):
+        problem = Problem(20480, 1, 20480, "f32", op)
+        for name in DECOMPOSITIONS:
+            found = family_named("gemv").corner(name, problem, H200)  # type: ignore[attr-defined]
+            assert found
+            assert {config.decomposition for config in found} == {name}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "c128"])
+@pytest.mark.parametrize("op", ["nn", "tn"])
+@pytest.mark.parametrize(("m", "k"), [(10**7, 32), (10**6, 100), (10**4, 3), (100, 1000)])
+def test_no_first_choice_has_lanes_or_loads_that_are_past_a_row(m: int, k: int, op: str, dtype: str) -> None:
+    problem = Problem(m, 1, k, dtype, op)
+    for name in DECOMPOSITIONS:
+        for config in family_named("gemv").corner(name, problem, H200):  # type: ignore[attr-defined]
+            once = step(config, problem)
+            assert config.lanes == 1 or once < 2 * k, config.text
+            assert config.prefetch == 1 or config.prefetch // 2 * once < k, config.text
