@@ -55,9 +55,9 @@ def test_complex_products_have_four_times_the_operations_and_conjugation() -> No
 
 def test_no_family_claims_a_type_that_it_does_not_name() -> None:
     shapes = ((20480, 16, 20480), (10**6, 8, 8), (16, 8, 10**6), (8, 8, 8))
-    for family, dtype, shape in product(FAMILIES.values(), DTYPES.values(), shapes):
+    for family, dtype, (m, n, k) in product(FAMILIES.values(), DTYPES.values(), shapes):
         for op in COMPLEX_OPS if dtype.is_complex else OPS:
-            asked = Problem(*shape, dtype.name, op)
+            asked = Problem(m, n, k, dtype.name, op)
             assert dtype.name in family.dtypes or not family.supports(asked), f"{family.name}: {asked.text}"
 
 
