@@ -35,10 +35,7 @@ pytestmark = pytest.mark.usefixtures("session_cache")
 
 
 def test_predict_tells_measured_and_predicted_gains() -> None:
-    shapes = "5120x12x10240,30000x12x5000,12x30000x5000"
-    said = run("predict", "--device", "h100", "--shapes", shapes, "--json")
-    assert said.exit_code == 0, said.output
-    tuned, between, wide = json.loads(said.stdout)["problems"]
+    tuned, between, wide = predicted("h100", "5120x12x10240", "30000x12x5000", "12x30000x5000")
     assert (tuned["is_measured"], tuned["distance"], "measured" in tuned["reason"]) == (True, 0.0, True)
     assert tuned["measured_at"] == "5120x12x10240"
     assert not between["is_measured"]
@@ -48,9 +45,9 @@ def test_predict_tells_measured_and_predicted_gains() -> None:
     assert "as the transposed product 30000x12x5000" in wide["reason"]
 
 
-@pytest.mark.parametrize("shape", ["5000000x8x8", "8x5000000x8"])
-def test_predict_and_best_compare_with_the_same_routine(shape: str) -> None:
-    op = {"5000000x8x8": "nn", "8x5000000x8": "ttt"}[shape]  # the kernel's, which may compute the transposed product
+@pytest.mark.parametrize(("shape", "op"), [("5000000x8x8", "nn"), ("8x5000000x8", "ttt")])
+def test_predict_and_best_compare_with_the_same_routine(shape: str, op: str) -> None:
+    """The op is the kernel's, which may compute the transposed product."""
     (row,) = tsm2_tune.best("pretuned:h100", products="5000000x8x8", dtype="f32", op=op)
     assert row.cublas_us is not None
     assert row.vendor_us is not None
@@ -76,10 +73,15 @@ def chosen(text: Pretuned, problems: list[Problem]) -> list[Choice]:
     return [cast(Choice, one) for one in found]
 
 
-def predicted(card: str, shapes: str) -> list[dict[str, Any]]:
-    said = run("predict", "--device", card, "--shapes", shapes, "--json")
+def predicted(card: str, *shapes: str) -> list[dict[str, Any]]:
+    said = run("predict", "--device", card, "--shapes", ",".join(shapes), "--json")
     assert (said.exit_code, said.stderr) == (0, "")
     return list(json.loads(said.stdout)["problems"])
+
+
+def tuned_on_host(path: Path, *shapes: str, **options: Any) -> None:
+    chosen: dict[str, Any] = {"device": "cpu", "family": "tsm2", "max_trials": 1, "pairs": False} | options
+    tsm2_tune.tune(list(shapes), db=path, **chosen)
 
 
 @pytest.mark.parametrize("shape", ["30000x12x5000", "12x30000x5000"])
@@ -97,15 +99,6 @@ def test_predict_names_the_nearest_shape_at_which_the_kernel_was_measured(shape:
     assert found["measured_at"] in {f"{one.m}x{one.n}x{one.k}" for one in kept}
 
 
-def test_predict_says_which_kernels_it_leaves_out(tmp_path: Path) -> None:
-    database = tmp_path / "results.db"
-    tuned_database(database)
-    plain_sql(database, f"UPDATE trial SET full_verdict = NULL WHERE id = {tsm2_tune.best(database)[0].trial_id}")
-    said = run("predict", "--db", str(database), "--shapes", "30000x12x5000")
-    assert (said.exit_code, said.stderr.count("\n")) == (0, 1)
-    assert re.match(r"left out: 1 winner, not verified in full", said.stderr)
-
-
 def test_predict_reads_what_it_has_found_before() -> None:
     predicted("h100", "30000x12x5000")
     script = (
@@ -116,16 +109,20 @@ def test_predict_reads_what_it_has_found_before() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
-def test_predict_says_what_an_exported_module_says(tmp_path: Path) -> None:
+def test_predict_says_what_an_exported_module_says_and_which_kernels_are_left_out(tmp_path: Path) -> None:
     database, module = tmp_path / "results.db", tmp_path / "module.py"
     tuned_database(database)
     run("export", "--db", str(database), "-o", str(module), "--no-binaries")
-    names: dict[str, object] = {"__name__": "module"}
+    names: dict[str, Any] = {"__name__": "module"}
     exec(module.read_text(), names)
-    match = names["match"](20000, 16, 20480, "f32", "NVIDIA H200")  # type: ignore[operator]
+    match = names["match"](20000, 16, 20480, "f32", "NVIDIA H200")
     said = run("predict", "--db", str(database), "--shapes", "20000x16x20480", "--json")
     (found,) = json.loads(said.stdout)["problems"]
     assert found["reason"] in (str(match), f"the vendor: {match}")
+    plain_sql(database, f"UPDATE trial SET full_verdict = NULL WHERE id = {tsm2_tune.best(database)[0].trial_id}")
+    said = run("predict", "--db", str(database), "--shapes", "30000x12x5000")
+    assert (said.exit_code, said.stderr.count("\n")) == (0, 1)
+    assert said.stderr.startswith("left out: 1 winner, not verified in full")
 
 
 def test_predict_prints_a_row_for_a_problem_without_a_kernel() -> None:
@@ -162,38 +159,31 @@ def test_the_modules_kernel_and_launch_are_compared() -> None:
 
 
 @pytest.mark.host
-def test_compare_times_what_the_module_chooses(path: Path, toolchain: object) -> None:
-    tsm2_tune.tune(["64x2x64", "128x2x64"], device="cpu", family="tsm2", max_trials=2, pairs=False, db=path)
+def test_compare_times_what_the_module_chooses(
+    path: Path, toolchain: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned_on_host(path, "64x2x64", "128x2x64", max_trials=2)
     before = path.read_bytes()
     arguments = ("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64,96x2x64")
     said = run(*arguments)
     assert said.exit_code == 0, said.output
     head, names, *rows, closing = said.stdout.splitlines()
     assert "kernels are emulated on the CPU and there is no cuBLAS: times mean nothing" in head
-    assert names.split() == ["shape", "type", "product", "us", "+-", "cuBLAS", "us", "x", "chosen", "kernel"]
-    assert [row.split()[0] for row in rows] == ["64x2x64", "96x2x64"]
-    assert closing == "no time to compare with cuBLAS"
     assert "column-major" in head
-    assert all(row.split()[-1] == "tsm2" for row in rows)
+    assert names.split() == ["shape", "type", "product", "us", "+-", "cuBLAS", "us", "x", "chosen", "kernel"]
+    assert [(row.split()[0], row.split()[-1]) for row in rows] == [("64x2x64", "tsm2"), ("96x2x64", "tsm2")]
+    assert closing == "no time to compare with cuBLAS"
     found = json.loads(run(*arguments, "--json").stdout)
     assert found["is_emulated"]
-    winner = plain_sql(path, "SELECT config FROM best WHERE m = 64")[0][0]
-    assert found["problems"][0]["kernel"] == winner
+    assert found["problems"][0]["kernel"] == plain_sql(path, "SELECT config FROM best WHERE m = 64")[0][0]
     assert all(one["low_us"] <= one["kernel_us"] <= one["high_us"] for one in found["problems"])
     assert path.read_bytes() == before
-
-
-@pytest.mark.host
-def test_compare_says_why_a_kernel_has_no_time(
-    path: Path, toolchain: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
 
     def timed(_: object, choice: Choice, candidate: Candidate) -> Compared:
         return Compared(choice, candidate.config, Outcome.WRONG_RESULT, trouble="wrong: C[3, 1]")
 
     monkeypatch.setattr(comparison, "_timed", timed)
-    said = run("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64")
+    said = run(*arguments[:-1], "64x2x64")
     assert said.exit_code == 1, said.output
     assert said.stdout.splitlines()[-1] == "64x2x64:f32: wrong: C[3, 1]"
 
@@ -201,7 +191,7 @@ def test_compare_says_why_a_kernel_has_no_time(
 @pytest.mark.host
 def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
     assert "no kernels are pretuned for cpu" in refused("compare", "--device", "cpu", "--shapes", "64x2x64")
-    tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
+    tuned_on_host(path, "64x2x64")
     sought = ("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64", "--dtype")
     reason = f"has no kernel for 64x2x64:f64 that is verified in full: tsm2-tune best --db {path} shows what it has"
     assert reason in refused(*sought, "f64")
@@ -211,13 +201,9 @@ def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
 
 
 def test_a_kernel_that_the_module_leaves_to_cublas_costs_a_program_nothing() -> None:
-    def choice(is_vendor_chosen: bool) -> Any:
-        return SimpleNamespace(is_vendor_chosen=is_vendor_chosen)
-
-    ratios, choices = [2.0, 0.5, None], [choice(False), choice(True), choice(False)]
-    expected = (
+    choices: list[Any] = [SimpleNamespace(is_vendor_chosen=one) for one in (False, True, False)]
+    assert closing_text([2.0, 0.5, None], choices) == (
         "geometric mean 1.41 x cuBLAS with an exported module, which calls cuBLAS for 1 of 2;"
         " 1.00 x with kernels only: 1 faster, 1 slower"
     )
-    assert closing_text(ratios, choices) == expected
-    assert closing_text([2.0], [choice(False)]) == "geometric mean 2.00 x cuBLAS: 1 faster, 0 slower"
+    assert closing_text([2.0], choices[:1]) == "geometric mean 2.00 x cuBLAS: 1 faster, 0 slower"

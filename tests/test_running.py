@@ -19,6 +19,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.preload import PASSED_ON, Standing, ran
 
 pytestmark = IN_C
+Command = Callable[[str], list[str]]
 BY_ITSELF = ("env",)
 WAYS = ("run --library {library}", "run --report --library {library}", "record --output {folder}/products.txt")
 # Writes down each signal as it comes; ends at SIGTERM.
@@ -45,7 +46,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 @pytest.fixture
-def command(plain: str, tmp_path: Path) -> Callable[[str], list[str]]:
+def command(plain: str, tmp_path: Path) -> Command:
     def of(way: str) -> list[str]:
         return [sys.executable, "-m", "tsm2_tune", *way.format(library=plain, folder=tmp_path).split(), "--"]
 
@@ -65,14 +66,12 @@ def awaited(file: Path, text: str) -> None:
 
 
 def output_of(command: Sequence[str], **named: Any) -> str:
-    output: str = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent, **named
-    ).stdout
-    return output
+    options: dict[str, Any] = {"check": True, "stdout": subprocess.PIPE, "text": True, "cwd": TESTS.parent} | named
+    return str(subprocess.run(command, **options).stdout)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_program_has_its_descriptors(command: Callable[[str], list[str]], way: str) -> None:
+def test_a_program_has_its_descriptors(command: Command, way: str) -> None:
     reading, writing = os.pipe()
     with open(reading) as read, open(writing) as written:
         output_of([*command(way), "sh", "-c", f"echo said >/dev/fd/{writing}"], pass_fds=(writing,))
@@ -82,7 +81,7 @@ def test_a_program_has_its_descriptors(command: Callable[[str], list[str]], way:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("before", ["", "trap '' HUP INT QUIT; ", "trap '' USR1 WINCH CHLD; "])
-def test_a_program_has_its_signals(command: Callable[[str], list[str]], way: str, before: str) -> None:
+def test_a_program_has_its_signals(command: Command, way: str, before: str) -> None:
     """But for an ignored SIGCHLD, without which nobody learns a status, and two of the C library's (32, 33)."""
     own = 1 << signal.SIGCHLD - 1 | 3 << 31
     script, told = f"{before}exec $0 $@", ["grep", "^Sig[BIC]", "/proc/self/status"]
@@ -95,31 +94,24 @@ def test_a_program_has_its_signals(command: Callable[[str], list[str]], way: str
 
 
 @pytest.mark.parametrize("way", WAYS[1:])
-def test_signals_go_to_the_program_once(command: Callable[[str], list[str]], tmp_path: Path, way: str) -> None:
-    file = tmp_path / "signals"
-    names = [name.name for name in PASSED_ON]
+def test_signals_go_to_the_program_once(command: Command, tmp_path: Path, way: str) -> None:
+    file, names = tmp_path / "signals", sorted((one.name for one in PASSED_ON), key=lambda name: name == "SIGTERM")
     program = [*command(way), *counting(file, *names)]
     started = subprocess.Popen(program, stderr=subprocess.DEVNULL, cwd=TESTS.parent, start_new_session=True)
     awaited(file, "ready")
-    sent = list[str]()
-    for name in sorted(names, key=lambda name: name == "SIGTERM"):
+    for number, name in enumerate(names, start=1):
         started.send_signal(signal.Signals[name])
-        sent.append(name)
-        awaited(file, " ".join(sent))
+        awaited(file, " ".join(names[:number]))
     assert started.wait(60) == 4
-    assert file.read_text().split() == sent
+    assert file.read_text().split() == names
 
 
 @pytest.mark.parametrize(("typed", "name"), [(b"\x03", "SIGINT"), (b"\x1c", "SIGQUIT")])
-def test_what_is_typed_reaches_the_program_once(
-    command: Callable[[str], list[str]], tmp_path: Path, typed: bytes, name: str
-) -> None:
+def test_what_is_typed_reaches_the_program_once(command: Command, tmp_path: Path, typed: bytes, name: str) -> None:
     file = tmp_path / "signals"
-    program = [*command(WAYS[1]), *counting(file, name, "SIGUSR1", "SIGTERM")]
+    program = [sys.executable, "-c", WITH_TERMINAL, *command(WAYS[1]), *counting(file, name, "SIGUSR1", "SIGTERM")]
     typing, terminal = os.openpty()
-    started = subprocess.Popen(
-        [sys.executable, "-c", WITH_TERMINAL, *program], stdin=terminal, cwd=TESTS.parent, start_new_session=True
-    )
+    started = subprocess.Popen(program, stdin=terminal, cwd=TESTS.parent, start_new_session=True)
     awaited(file, "ready")
     os.write(typing, typed)
     awaited(file, name)
@@ -162,14 +154,10 @@ def test_a_signal_that_comes_where_no_program_does_ends_the_command(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_script_without_an_interpreter_is_the_shells(
-    command: Callable[[str], list[str]], tmp_path: Path, way: str
-) -> None:
-    script = tmp_path / "a script"
-    script.write_text('echo "$0 $2 $LD_PRELOAD"; exit 6\n')
+def test_a_script_without_an_interpreter_is_the_shells(command: Command, tmp_path: Path, way: str) -> None:
+    (script := tmp_path / "a script").write_text('echo "$0 $2 $LD_PRELOAD"; exit 6\n')
     script.chmod(0o755)
-    done = subprocess.run(
-        [*command(way), str(script), "-x", "two words"], stdout=subprocess.PIPE, text=True, cwd=TESTS.parent
-    )
+    program = [*command(way), str(script), "-x", "two words"]
+    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent)
     assert done.returncode == 6
     assert done.stdout.startswith(f"{script} two words /")

@@ -60,11 +60,15 @@ def test_a_spent_budget_leaves_the_least_trials(tuner: Tuner) -> None:
     three = candidates(tuner.target, 3)
     trials = list(tuner.tune(Search(InOrder(three), budget_seconds=0.0, least=2)))
     assert [(trial.config, trial.outcome) for trial in trials] == [(one.config, Outcome.OK) for one in three[:2]]
-    taken = set(tuner.phases.taken())
-    assert {"compilers", "operands", "verification on probes", "verification", "timing"} <= taken <= set(PHASES)
+    taken = tuner.phases.taken()
+    assert min(taken.values()) >= 0
+    assert {"compilers", "operands", "verification on probes", "verification", "timing"} <= {*taken} <= {*PHASES}
     tuner.worker.release()
     assert "release" in tuner.phases.taken()
     assert next(tuner.tune(Search(InOrder(three)))).outcome is Outcome.OK
+    longer = replace(PROBLEM, k=65)  # of equal text, which waits for the same compiler
+    futures = {tuner._compilers.begin(render(problem, three[0].config)) for problem in (PROBLEM, longer)}
+    assert len(futures) == 1
 
 
 def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +138,10 @@ def test_the_first_kernel_compiles_while_a_gpu_is_measured(
 def test_new_leader_gets_both_index_widths(
     target: Target, support_path: str, spec: str, widths: tuple[int, ...]
 ) -> None:
-    begun: list[tuple[str, tuple[str, ...]]] = []
-    then: list[list[tuple[str, tuple[str, ...]]]] = []
+    begun, then = list[Any](), list[Any]()
     failed = AttemptResult(Outcome.TIMED_OUT, "")
     worker = Disturbed(lambda: support_path, lambda _: logged(then, list(begun), failed))
-    second, fastest = Tsm2Config("v2", 32, 1, 4), Tsm2Config("v2", 32, 2, 4)
+    second, fastest = (Tsm2Config("v2", 32, columns, 4) for columns in (1, 2))
     prior = replace(NO_PRIOR_TRIALS, contenders=(FinalCandidate(second, 260.0), FinalCandidate(fastest, 250.0)))
     with Tuner(replace(target, spec=spec), Options(vendor=False), worker) as tuner:
         compilers: Any = tuner._compilers
@@ -165,14 +168,6 @@ def test_candidates_that_come_late_do_not_count_as_trials(target: Target, suppor
     with Tuner(replace(target, spec="0"), Options(), Disturbed(lambda: support_path, lambda _: result)) as tuner:
         trials = list(tuner.tune(Search(AfterEach(four), budget_seconds=0.0, least=3)))
     assert [trial.config for trial in trials] == [one.config for one in four[:3]]
-
-
-def test_equal_texts_wait_for_one_compiler(tuner: Tuner) -> None:
-    (one,) = candidates(tuner.target, 1)
-    tuner.compile_ahead([one])
-    longer = replace(PROBLEM, k=65)
-    futures = {tuner._compilers.begin(render(problem, one.config)) for problem in (PROBLEM, longer)}
-    assert len(futures) == 1
 
 
 def test_phases_are_as_long_as_the_whole() -> None:
