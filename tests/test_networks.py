@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
+import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from tests.databases import database_of
 from tests.fabricated import GPU, PROBLEM, configuration, trial, tuning_run
-from tests.networks import Network, network_to
 from tests.servers import TestServer, asked, wait_until
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import outage, retry
@@ -22,24 +25,14 @@ from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 
 # Options of connections in these tests: limits as short as Linux permits.
-SHORTER = {
-    "connect_timeout": "2",
-    "keepalives_idle": "1",
-    "keepalives_interval": "1",
-    "keepalives_count": "2",
-    "tcp_user_timeout": "500",
-}
+# Options of connections in these tests: limits as short as Linux permits.
+SHORTER = {"connect_timeout": "2", "keepalives_idle": "1", "keepalives_interval": "1", "keepalives_count": "2",
+           "tcp_user_timeout": "500"}  # fmt: skip
 WITHIN_SECONDS = 15.0  # for what takes 5 on a machine that does nothing else; Linux by itself would take 15 minutes
 MINUTE = 60.0
 SLEEPING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
 TIMES_AS_SHORT = 30
 FIRST, SECOND = configuration(128), configuration(256)
-
-
-@pytest.fixture
-def network(server: TestServer) -> Iterator[Network]:
-    with network_to(server) as network:
-        yield network
 
 
 @pytest.fixture
@@ -62,11 +55,11 @@ def store(network: Network, address: str, soon: None) -> Iterator[Store]:
 class Calling:
     """A call in a thread of its own, which may hang."""
 
+    found: Any = None
+    error: BaseException | None = None
+
     def __init__(self, call: Callable[[], Any]) -> None:
-        self.found: Any = None
-        self.error: BaseException | None = None
-        self._call = call
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._call, self._thread = call, threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -166,12 +159,91 @@ def test_client_lost_in_a_transaction_does_not_block_others(
 
 def test_a_server_that_takes_a_connection_and_says_nothing_is_lost(soon: None) -> None:
     pytest.importorskip("psycopg")
-
-    def reach() -> None:
-        database_of(there)
-
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"postgresql+psycopg://postgres@127.0.0.1:{silent.getsockname()[1]}/results"
-        reaching = Calling(reach)
+        reaching = Calling(lambda: database_of(there))
         assert reaching.has_ended()
     assert isinstance(reaching.error, Lost)
+
+
+# From asm/socket.h and linux/filter.h: the kernel filters a socket's packets; this filter passes 0 bytes.
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
+TAKE_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)
+CHUNK_BYTES = 65536
+
+
+class Network:
+    """A port on this machine from which bytes go to the server's socket, and back.
+
+    While it is cut, the kernel drops whatever comes for that port and answers nothing, as where a machine is gone:
+    neither side is told. What a proxy received and did not pass on, its kernel would acknowledge.
+    """
+
+    def __init__(self, server: TestServer) -> None:
+        self._there = str(server.folder / ".s.PGSQL.5432")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets = [self._listener]
+        self._changing, self._is_whole = threading.Lock(), threading.Event()
+        self._is_whole.set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def through(self, url: str) -> str:
+        """The URL by which the database of this one is reached through here."""
+        port = self._listener.getsockname()[1]
+        return str(make_url(url).set(host="127.0.0.1", port=port, query={}))
+
+    def cut(self) -> None:
+        """Lose packets from now on."""
+        self._is_whole.clear()
+        kept = ctypes.create_string_buffer(TAKE_NOTHING)
+        program = struct.pack("HL", 1, ctypes.addressof(kept))
+        with self._changing:
+            for one in self._sockets:
+                with suppress(OSError):  # it has ended
+                    one.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+
+    def mend(self) -> None:
+        """Lose none any more."""
+        with self._changing:
+            for one in self._sockets:
+                with suppress(OSError):  # it has ended, or was never cut
+                    one.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
+        self._is_whole.set()
+
+    def close(self) -> None:
+        self._is_whole.set()
+        with self._changing:
+            for one in self._sockets:
+                with suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                one.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                here, _ = self._listener.accept()
+                there = socket.socket(socket.AF_UNIX)
+                with self._changing:
+                    self._sockets += [here, there]
+                there.connect(self._there)
+                for one, other in ((here, there), (there, here)):
+                    threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        """Send what one socket receives to the other, until either is closed."""
+        with suppress(OSError):
+            while data := one.recv(CHUNK_BYTES):
+                self._is_whole.wait()
+                other.sendall(data)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def network(server: TestServer) -> Iterator[Network]:
+    """A network to the server; skips where none can be cut."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux drops packets before a socket")
+    network = Network(server)
+    yield network
+    network.close()
