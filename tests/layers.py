@@ -51,7 +51,7 @@ SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 # All tests of these are of other layers than unit, too: a run of unit tests alone need not import them.
 WITHOUT_UNIT_FILES = """
     device_memory exported_calls gemm general gpu gpu_arrays gpu_calls gpu_cluster gpu_device
-    gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races launcher launcher_export
+    gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races launcher
     library library_files minplus odd_calls planted_bugs predictions programs rate_fit reference running
     staged_symmetric standin standin_journal standin_left standin_loaded standin_lt
     standin_lt_real standin_triangle standin_verifying tune without_gpu worker

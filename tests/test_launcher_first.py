@@ -25,11 +25,9 @@ from tests.threads_on_gpu import in_threads
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 
-def served(
-    both_modules: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any, context: int
-) -> tuple[int, set[Any]]:
-    """Make the same first and second calls of both. Return how many first calls the launcher started a kernel for,
-    and of which kinds.
+def served(both_modules: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any, context: int) -> set[Any]:
+    """Make the same first and second calls of both. Return for which kinds of first calls the launcher started a
+    kernel.
     """
     plain, compiled = both_modules
     long, of = list[Any](), compiled.Product.of
@@ -53,8 +51,9 @@ def served(
                 count += bool(expected[2])
                 kinds |= {(arrays[0].dtype, named["out"] is None) for _ in expected[2]}
     compiled.Product.of = of
-    assert by_vendor > 4
-    return count, kinds
+    assert (by_vendor > 4, count > 40) == (True, True)
+    assert {is_made for _, is_made in kinds} == {False, True}
+    return kinds
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -62,10 +61,8 @@ def test_a_first_call_does_what_it_does_without(tmp_path: Path, torch: Any, seed
     made = modules_of_everything(tmp_path, seed)
     for module in made:
         before_a_driver(module)
-    count, kinds = served(made, torch, seed, lambda one: one, 0xAA)
-    assert count > 40
+    kinds = served(made, torch, seed, lambda one: one, 0xAA)
     assert {dtype for dtype, _ in kinds} == set(TYPES)
-    assert {is_made for _, is_made in kinds} == {False, True}
 
 
 def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
@@ -78,32 +75,25 @@ def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
         return out
 
     cupy.matmul = matmul
-    count, kinds = served(both_modules, cupy, 5, of_cupy, 0xC0)  # the context of all arrays
-    assert count > 40
-    assert {is_made for _, is_made in kinds} == {False, True}
+    served(both_modules, cupy, 5, of_cupy, 0xC0)  # the context of all arrays
 
 
-def counting_choices(module: Any) -> list[Any]:
-    asked, choose = list[Any](), module.choose
-    module.choose = lambda *arguments: logged(asked, arguments, choose(*arguments))
-    return asked
+@pytest.fixture
+def compiled(both_modules: tuple[ModuleType, ModuleType]) -> Any:
+    return both_modules[1]
 
 
-def test_python_chooses_once_for_each_kernel(
-    both_modules: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, compiled = both_modules
-    asked = counting_choices(compiled)
+def test_python_chooses_once_for_each_kernel(compiled: Any) -> None:
+    asked, choose = list[Any](), compiled.choose
+    compiled.choose = lambda *arguments: logged(asked, arguments, choose(*arguments))
     for a, b, out in products(compiled, 300):
         assert compiled.gemm(a, b, out=out, fallback="error") is out
     launches = compiled.driver.launches
-    assert len(launches) == 300
-    assert len(asked) == len({launch["function"] for launch in launches})
+    assert (len(launches), len(asked)) == (300, len({launch["function"] for launch in launches}))
 
 
-def test_no_kernel_of_another_context_is_started(both_modules: tuple[ModuleType, ModuleType]) -> None:
+def test_no_kernel_of_another_context_is_started(compiled: Any) -> None:
     """After a reset of the device, handles of kernels are different."""
-    _, compiled = both_modules
     made = [products(compiled, 20, dtype) for dtype in ("f32", "f64")]
 
     def started(each: Any) -> set[int]:
@@ -128,8 +118,7 @@ def test_no_kernel_of_another_context_is_started(both_modules: tuple[ModuleType,
     assert before.isdisjoint(started(made[0][1:9] + made[1][1:9]))  # which the launcher started itself before
 
 
-def test_a_product_that_is_to_be_timed_is_pythons(both_modules: tuple[ModuleType, ModuleType]) -> None:
-    compiled: Any = both_modules[1]
+def test_a_product_that_is_to_be_timed_is_pythons(compiled: Any) -> None:
     made, asked = products(compiled, 40), list[Any]()
     for a, b, out in made[:20]:
         compiled.gemm(a, b, out=out, fallback="error")
@@ -139,10 +128,7 @@ def test_a_product_that_is_to_be_timed_is_pythons(both_modules: tuple[ModuleType
     assert len(asked) == 20
 
 
-def test_threads_start_first_products_while_the_table_is_forgotten(
-    both_modules: tuple[ModuleType, ModuleType],
-) -> None:
-    _, compiled = both_modules
+def test_threads_start_first_products_while_the_table_is_forgotten(compiled: Any) -> None:
     compiled.driver.cuLaunchKernelEx = ctypes.CDLL(None).sched_yield
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -166,8 +152,7 @@ def test_threads_start_first_products_while_the_table_is_forgotten(
         sys.setswitchinterval(interval)
 
 
-def test_nothing_is_kept_of_first_calls(both_modules: tuple[ModuleType, ModuleType], torch: Any) -> None:
-    _, compiled = both_modules
+def test_nothing_is_kept_of_first_calls(compiled: Any, torch: Any) -> None:
     compiled.driver.cuLaunchKernelEx = ctypes.CDLL(None).sched_yield  # returns 0, and records nothing
     made = products(compiled, 2300)  # more calls than the table has places: all is forgotten on the way
     counted = (made[0][0].dtype, torch.empty_strided, compiled.Plan, None)
@@ -209,9 +194,9 @@ def launcher_of_all_kernels(module: ModuleType, array: Tensor, of_type: int = 0)
 ASKED = (False, False, None, "error", False)
 
 
-def test_no_kernel_of_another_device_is_started(both_modules: tuple[ModuleType, ModuleType]) -> None:
-    a, b, out = products(both_modules[1], 1)[0]
-    made = launcher_of_all_kernels(both_modules[1], a)
+def test_no_kernel_of_another_device_is_started(compiled: Any) -> None:
+    a, b, out = products(compiled, 1)[0]
+    made = launcher_of_all_kernels(compiled, a)
     assert made.start(a, b, out, None, None, ASKED, None) is out
     for one in (a, b, out):
         one.get_device = lambda: 1
@@ -235,9 +220,9 @@ def test_a_product_of_more_blocks_than_a_grid_has_is_not_started(both_modules: t
     assert refused
 
 
-def test_what_is_no_kernel_is_not_taken(both_modules: tuple[ModuleType, ModuleType]) -> None:
-    made = both_modules[1].launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
-    (a, _, _), count = products(both_modules[1], 1)[0], len(both_modules[1].WINNERS)
+def test_what_is_no_kernel_is_not_taken(compiled: Any) -> None:
+    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
+    (a, _, _), count = products(compiled, 1)[0], len(compiled.WINNERS)
     sound: Any = (a, "a GPU", 0, {}, (0, 0), (1, 1), (1, 1, 0))
     assert made.know(*sound)
     for at, wrong in [(2, -1), (2, 6), (4, (-1, 0)), (4, (count, 0)), (4, (0, 2)), (4, (0, -1)), (5, (0, 1)),
