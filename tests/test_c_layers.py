@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ PROGRAMS = {
     "kernels": [PACKAGE / "kernels", PACKAGE / "kernels/mma"],
     "emulator": [PACKAGE / "tuner/device/emulator/include"],
 }
+OF_HEADERS = "kernels", "emulator"
 COMMENT_OR_STRING = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 INCLUDED = re.compile(r'^\s*#\s*include "([^"]+)"', re.MULTILINE)
 # A definition begins a line, and a body follows its head.
@@ -55,22 +56,9 @@ def calls(texts: dict[str, str]) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_no_file_includes_itself_through_others(program: str) -> None:
-    TopologicalSorter(includes(files_of(PROGRAMS[program]))).prepare()
-
-
-@pytest.mark.parametrize("program", ["library", "launcher", "stand-in"])
-def test_no_file_calls_itself_through_others(program: str) -> None:
-    TopologicalSorter(calls(files_of(PROGRAMS[program]))).prepare()
-
-
-def test_a_circle_is_found() -> None:
-    texts = {
-        "a.c": '#include "b.c"\nint a(void)\n{\n    return b(); /* c() */\n}\n',
-        "b.c": '#include "a.c"\nstruct s *b(int x,\n         int y) { return a(); }\n',
-        "c.c": "static int a(void)\n{\n    return 0;\n}\nint c(void) { return a(); }\n",
-    }
+def test_no_file_includes_or_calls_itself_through_others(program: str) -> None:
+    texts = files_of(PROGRAMS[program])
     for needs in (includes(texts), calls(texts)):
-        assert needs == {"a.c": {"b.c"}, "b.c": {"a.c"}, "c.c": set()}
-        with pytest.raises(CycleError):
-            TopologicalSorter(needs).prepare()
+        TopologicalSorter(needs).prepare()
+    assert any(includes(texts).values())
+    assert any(calls(texts).values()) == (program not in OF_HEADERS)
