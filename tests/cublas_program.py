@@ -18,17 +18,19 @@ from tests import lt_calls
 WIDE = "_64"
 SCALARS = {"S": "f", "D": "d", "C": "ff", "Z": "dd"}
 KINDS = {0: "f", 1: "d", 2: "f", 14: "f", 4: "ff", 5: "dd"}  # C types of alpha and beta by cudaDataType_t
+NARROW = {"transa", "transb", "trans", "uplo", "compute", "algorithm", "type_a", "type_b", "type_c"}
 POINTERS = {"alpha", "A", "B", "beta", "C", "x", "y"}
 GEMM = "transa transb m n k alpha A lda B ldb beta C ldc"
+TYPED = "transa transb m n k alpha A type_a lda B type_b ldb beta C type_c ldc"
 ARGUMENTS = {
     "gemm_v2": GEMM,
     "gemmStridedBatched": "transa transb m n k alpha A lda stride_a B ldb stride_b beta C ldc stride_c count",
-    "gemmBatched": "transa transb m n k alpha A lda B ldb beta C ldc count",
+    "gemmBatched": f"{GEMM} count",
     "gemv_v2": "trans m n alpha A lda x incx beta y incy",
     "syrk_v2": "uplo trans n k alpha A lda beta C ldc",
     "herk_v2": "uplo trans n k alpha A lda beta C ldc",
-    "GemmEx": "transa transb m n k alpha A type_a lda B type_b ldb beta C type_c ldc compute algorithm",
-    "GemmBatchedEx": "transa transb m n k alpha A type_a lda B type_b ldb beta C type_c ldc count compute algorithm",
+    "GemmEx": f"{TYPED} compute algorithm",
+    "GemmBatchedEx": f"{TYPED} count compute algorithm",
     "GemmStridedBatchedEx": (
         "transa transb m n k alpha A type_a lda stride_a B type_b ldb stride_b beta C type_c ldc stride_c count"
         " compute algorithm"
@@ -42,9 +44,7 @@ def names_of(routine: str) -> list[str]:
     return ARGUMENTS[plain if plain.startswith("Gemm") else plain[1:]].split()
 
 
-def call(
-    cublas: Any, handle: Any, routine: str, values: dict[str, Any], kept: list[Any], memory: dict[str, Any]
-) -> int:
+def call(cublas: Any, handle: Any, routine: str, values: dict[str, Any], kept: list[Any], memory: Any) -> int:
     """The routine's status. Factors are numbers, real and imaginary part, which are put into memory."""
     letter = routine.removeprefix("cublas")[0]
     kind = KINDS[values["type_a"]] if "type_a" in values else SCALARS[letter]
@@ -61,23 +61,14 @@ def call(
             arguments.append(memory.get(name) or ctypes.c_void_p(value))
         elif name.startswith("stride"):
             arguments.append(ctypes.c_longlong(value))
-        elif (
-            routine.endswith(WIDE)
-            and name not in ("transa", "transb", "trans", "uplo", "compute", "algorithm")
-            and not (name.startswith("type"))
-        ):
-            arguments.append(ctypes.c_int64(value))
         else:
-            arguments.append(ctypes.c_int(value))
+            is_wide = routine.endswith(WIDE) and name not in NARROW
+            arguments.append((ctypes.c_int64 if is_wide else ctypes.c_int)(value))
     return int(getattr(cublas, routine)(*arguments))
 
 
 def play(
-    cublas: Any,
-    driver: Any,
-    steps: list[Any],
-    results: list[list[float]],
-    meeting: threading.Barrier | None = None,
+    cublas: Any, driver: Any, steps: list[Any], results: list[list[float]], meeting: threading.Barrier | None = None
 ) -> list[int]:
     """The statuses of the calls among the steps, with a handle of their own. What C holds joins the results."""
     handle, kept, statuses = ctypes.c_void_p(), list[Any](), list[int]()
@@ -131,9 +122,8 @@ def main() -> None:
         for thread in threads:
             thread.join()
     log = driver.fake_log().decode(errors="replace").splitlines()
-    json.dump(
-        {"statuses": [statuses[number] for number in sorted(statuses)], "log": log, "results": results}, sys.stdout
-    )
+    by_thread = [statuses[number] for number in sorted(statuses)]
+    json.dump({"statuses": by_thread, "log": log, "results": results}, sys.stdout)
 
 
 if __name__ == "__main__":

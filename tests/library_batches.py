@@ -39,18 +39,9 @@ class Batch:
 
 
 def of_shape(
-    dtype: str,
-    ops: str,
-    count: int,
-    m: int,
-    n: int,
-    k: int,
-    *,
-    gap: int = 0,
-    pad: int = 0,
-    shared: str = "",
+    dtype: str, ops: str, count: int, m: int, n: int, k: int, *, gap: int = 0, pad: int = 0, shared: str = "",
     **named: Any,
-) -> Batch:
+) -> Batch:  # fmt: skip
     """A batch whose matrices follow one another, `gap` elements between them and `pad` between columns."""
     plain = Call(dtype, ops, m, n, k, **named)
     lda, ldb, ldc = (ld + pad for ld in plain.leading)
@@ -112,21 +103,13 @@ class BatchHandle(Handle):
         return [self.handle, TYPES.index(batch.call.dtype), *shape, *a, *b, *c[1:], ctypes.c_int64(batch.count)]
 
     def choice_of(self, batch: Batch) -> tuple[int, str]:
-        text = ctypes.create_string_buffer(1024)
-        status = self.library.tsm2_choice_strided_batched(*self._asked_of(batch), text, ctypes.c_size_t(1024))
-        return status, text.value.decode()
+        return self.text_by(self.library.tsm2_choice_strided_batched, self._asked_of(batch))
 
     def workspace_of(self, batch: Batch) -> int:
-        size = ctypes.c_size_t()
-        status = self.library.tsm2_workspace_size_strided_batched(*self._asked_of(batch), ctypes.byref(size))
-        assert status == SUCCESS, self.error
-        return size.value
+        return self.size_by(self.library.tsm2_workspace_size_strided_batched, self._asked_of(batch))
 
     def compare_of(self, batch: Batch) -> tuple[int, float, float, bool]:
-        us, vendor_us, is_slower = ctypes.c_double(), ctypes.c_double(), ctypes.c_int(-1)
-        told = ctypes.byref(us), ctypes.byref(vendor_us), ctypes.byref(is_slower)
-        found = self.library.tsm2_compare_strided_batched(*self._asked_of(batch), *told)
-        return int(found), us.value, vendor_us.value, bool(is_slower.value)
+        return self.times_by(self.library.tsm2_compare_strided_batched, self._asked_of(batch))
 
 
 def play_batches(path: str, steps: Sequence[Any]) -> Record:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.calls import OPS, TYPES, Call
+from tests.calls import OPS, TYPES, A, B, Call
 from tests.fabricated import Winners, configuration, source, trial, tuning_run, winners
+from tests.threads_on_gpu import in_threads as run_in_threads
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.source import INDEX_BITS
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.library import BESIDE, SOURCES, library_bytes
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
 SUCCESS, INVALID_VALUE, NOT_SUPPORTED, NO_DRIVER, NO_CONTEXT = range(5)
@@ -71,20 +74,27 @@ class Handle:
         return [self.handle, TYPES.index(call.dtype), *operations, *extents, a, lda, b, ldb, ldc]
 
     def choice(self, call: Call, size: int = 1024) -> tuple[int, str]:
+        return self.text_by(self.library.tsm2_choice, self._asked(call), size)
+
+    def text_by(self, function: Any, asked: list[Any], size: int = 1024) -> tuple[int, str]:
         text = ctypes.create_string_buffer(size)
-        status = self.library.tsm2_choice(*self._asked(call), text, ctypes.c_size_t(size))
-        return status, text.value.decode()
+        return function(*asked, text, ctypes.c_size_t(size)), text.value.decode()
 
     def workspace_size(self, call: Call) -> int:
+        return self.size_by(self.library.tsm2_workspace_size, self._asked(call))
+
+    def size_by(self, function: Any, asked: list[Any]) -> int:
         size = ctypes.c_size_t()
-        assert self.library.tsm2_workspace_size(*self._asked(call), ctypes.byref(size)) == SUCCESS, self.error
+        assert function(*asked, ctypes.byref(size)) == SUCCESS, self.error
         return size.value
 
     def compare(self, call: Call) -> tuple[int, float, float, bool]:
+        return self.times_by(self.library.tsm2_compare, self._asked(call))
+
+    def times_by(self, function: Any, asked: list[Any]) -> tuple[int, float, float, bool]:
         us, vendor_us, is_slower = ctypes.c_double(), ctypes.c_double(), ctypes.c_int(-1)
-        told = ctypes.byref(us), ctypes.byref(vendor_us), ctypes.byref(is_slower)
-        found = self.library.tsm2_compare(*self._asked(call), *told)
-        return int(found), us.value, vendor_us.value, bool(is_slower.value)
+        status = int(function(*asked, ctypes.byref(us), ctypes.byref(vendor_us), ctypes.byref(is_slower)))
+        return status, us.value, vendor_us.value, bool(is_slower.value)
 
     def beside(self) -> Handle:
         """Another one, which shares its kernels."""
@@ -148,6 +158,13 @@ def fabricated_library(
     return path
 
 
+def library_of(path: Path, row: BestRow, sources: Mapping[int, KernelSource]) -> Path:
+    """A library of one winner, whose binaries are no code."""
+    cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in INDEX_BITS}
+    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name, NOTHING_KNOWN))
+    return path
+
+
 def _binary(digest: str, bits: int, architecture: str, launch: Launch) -> bytes:
     number = f" {parameters_of(launch)}" if launch.batched else ""
     return f"{digest[:8]} {bits} {architecture}{number}\0".encode()
@@ -172,11 +189,8 @@ def recording_process(folder: Path) -> Iterator[InProcess]:
 
 
 ARGUMENT_DIGITS = 32  # hexadecimal digits of an argument in the driver's log
-PLAIN_ARGUMENTS, OF_WORKSPACE, OF_BATCH = (
-    13,
-    2,
-    4,
-)  # of a single product; the workspace's, and its strides; of a batch
+# Numbers of arguments: of a single product; the workspace's, and its strides; of a batch
+PLAIN_ARGUMENTS, OF_WORKSPACE, OF_BATCH = 13, 2, 4
 
 
 def kinds_of(count: int, bits: int, sum_type: str) -> list[np.dtype[Any]]:
@@ -345,11 +359,7 @@ def in_threads(path: str, calls: Mapping[int, Sequence[Call]]) -> Record:
         if handle.destroy() != SUCCESS:
             failures.append("not destroyed")
 
-    threads = [threading.Thread(target=work, args=item) for item in calls.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_in_threads([partial(work, *item) for item in calls.items()])
     return Record(fake.fake_log().decode().splitlines(), errors=failures)
 
 
@@ -360,9 +370,7 @@ def random_calls(count: int, seed: int) -> list[Call]:
         ops = rng.choice(OPERATIONS) + rng.choice(OPERATIONS)
         m, n, k = (rng.choice((1, 2, 4, 7, 8, 64, 100, 4096, 20480, 10**6)) for _ in "mnk")
         same = rng.random() < 0.3
-        plain = Call(
-            rng.choice(TYPES), ops, m, m if same else n, k, a=1 << 40, b=1 << (40 if same else 50), c=1 << 60
-        )
+        plain = Call(rng.choice(TYPES), ops, m, m if same else n, k, b=A if same else B)
         lda, ldb, ldc = (ld + rng.choice((0, 0, 1, 5)) for ld in plain.leading)
         calls.append(replace(plain, lda=lda, ldb=lda if same and lda >= plain.leading[1] else ldb, ldc=ldc))
     return calls

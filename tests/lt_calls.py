@@ -32,22 +32,12 @@ def layout(type_: int, rows: int, columns: int, order: int = 0, ld: int | None =
 
 
 def matmul(
-    m: int = 6,
-    n: int = 2,
-    k: int = 3,
-    type_: int = 0,
-    transa: int = 0,
-    transb: int = 0,
-    orders: str = "ccc",
+    m: int = 6, n: int = 2, k: int = 3, type_: int = 0, transa: int = 0, transb: int = 0, orders: str = "ccc",
     **changes: Any,
-) -> list[Any]:
+) -> list[Any]:  # fmt: skip
     """A call on dense matrices, in place, each of column or row order; `a`, `b`, `c` and `d` change a layout's
     values, and `operation` has attributes."""
-    extents = {
-        "a": (m, k) if not transa else (k, m),
-        "b": (k, n) if not transb else (n, k),
-        "d": (m, n),
-    }
+    extents = {"a": (m, k) if not transa else (k, m), "b": (k, n) if not transb else (n, k), "d": (m, n)}
     layouts = {
         name: layout(type_, *extent, order="cr".index(order))
         for (name, extent), order in zip(extents.items(), orders, strict=True)
@@ -91,9 +81,8 @@ def random_matmuls(count: int, seed: int) -> list[Any]:
         for _ in range(rng.choice((0, 0, 1, 1, 2))):
             changes |= rng.choice(UNUSUAL)
         type_, transa, transb = rng.choice((0, 0, 1, 2, 4, 5, 14)), rng.choice((0, 0, 1, 2)), rng.choice((0, 0, 1, 2))
-        calls.append(
-            matmul(m, n, k, type_, transa, transb, rng.choice(("ccc", "ccc", "rcc", "crc", "rrr")), **changes)
-        )
+        orders = rng.choice(("ccc", "ccc", "rcc", "crc", "rrr"))
+        calls.append(matmul(m, n, k, type_, transa, transb, orders, **changes))
     return calls
 
 
@@ -119,13 +108,8 @@ def set_attributes(setting: Any, descriptor: Any, values: dict[int, Any], kinds:
 
 
 def made_operation(lt: Any, values: dict[str, Any]) -> ctypes.c_void_p:
-    made = ctypes.c_void_p()
-    assert (
-        lt.cublasLtMatmulDescCreate(
-            ctypes.byref(made), ctypes.c_int(values["compute"]), ctypes.c_int(values["scale"])
-        )
-        == 0
-    )
+    made, types = ctypes.c_void_p(), [ctypes.c_int(values[name]) for name in ("compute", "scale")]
+    assert lt.cublasLtMatmulDescCreate(ctypes.byref(made), *types) == 0
     set_attributes(lt.cublasLtMatmulDescSetAttribute, made, values["operation"], OPERATION_BYTES)
     return made
 
@@ -161,50 +145,27 @@ def call(lt: Any, handle: Any, values: dict[str, Any], kept: list[Any]) -> int:
 
 MORE = "cuBLASLt computes more than a product in place"
 WRONG = "alpha or an extent is 0, or C overlaps"
+NO_KERNEL = "the library has no kernel for it"
+EPILOGUES, ON_DEVICE = "it has an epilogue", "alpha and beta are in device memory"
+BLOCKED: dict[str, Any] = {"more": {PLANE: 64}}
+TWO: dict[str, Any] = {"more": {BATCHES: 2, STRIDE: 12}}
 LEFT: list[tuple[dict[str, Any], str]] = [
-    ({"operation": {EPILOGUE: 4}}, "it has an epilogue"),
-    ({"operation": {EPILOGUE: 4, BIAS: A}}, "it has an epilogue"),
-    ({"operation": {EPILOGUE: 2, POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, "it has an epilogue"),
-    ({"operation": {POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, "alpha and beta are in device memory"),
-    ({"operation": {POINTER_MODE: 4}, "alpha": 0x1000}, "alpha and beta are in device memory"),
+    *((one, EPILOGUES) for one in (
+        {"operation": {EPILOGUE: 4}}, {"operation": {EPILOGUE: 4, BIAS: A}},
+        {"operation": {EPILOGUE: 2, POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000})),
+    ({"operation": {POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, ON_DEVICE),
+    ({"operation": {POINTER_MODE: 4}, "alpha": 0x1000}, ON_DEVICE),
     ({"operation": {SM_COUNT: 100}}, "the program reserves multiprocessors"),
-    ({"operation": {BIAS: A}}, MORE),
-    ({"operation": {SCALE_OF_A: A}}, MORE),
-    ({"operation": {FAST_SUMS: 1}}, MORE),
-    ({"operation": {EMULATION: A}}, MORE),
-    ({"a": {"more": {PLANE: 64}}}, MORE),
-    ({"b": {"more": {PLANE: 64}}}, MORE),
-    ({"d": {"more": {PLANE: 64}}}, MORE),
-    ({"c": {"more": {PLANE: 64}}}, MORE),
-    ({"d": {"more": {PLANE: 64}}, "c": {"more": {}}}, MORE),
-    ({"a": {"more": {ORDER: 2}}}, MORE),
-    ({"b": {"more": {ORDER: 2}}}, MORE),
-    ({"d": {"more": {ORDER: 2}}}, MORE),
-    ({"c": {"more": {ORDER: 1}}}, MORE),
-    ({"c": {"rows": 7}}, MORE),
-    ({"c": {"columns": 3}}, MORE),
-    ({"C": C, "beta": ONE}, MORE),
-    ({"c": {"ld": 7}, "beta": ONE}, MORE),
-    ({"a": {"more": {BATCHES: 2}}}, WRONG),
-    ({"b": {"more": {BATCHES: 2}}}, WRONG),
-    ({"d": {"more": {BATCHES: 2, STRIDE: 12}}}, WRONG),
-    ({"d": {"more": {BATCHES: 2, STRIDE: 12}}, "c": {"more": {}}}, WRONG),
-    ({"c": {"more": {BATCHES: 0}}}, WRONG),
-    ({"a": {"rows": 5}}, WRONG),
-    ({"a": {"columns": 4}}, WRONG),
-    ({"b": {"columns": 3}}, WRONG),
-    ({"b": {"rows": 4, "ld": 4}}, WRONG),
-    ({"a": {"ld": 5}}, WRONG),
-    ({"d": {"ld": 5}}, WRONG),
-    ({"k": 0}, WRONG),
-    ({"k": -1}, WRONG),
-    ({"alpha": ZERO}, WRONG),
-    ({"alpha": 0}, WRONG),
-    ({"beta": 0}, WRONG),
-    ({"beta": 0, "C": C}, WRONG),
-    ({"A": 0}, WRONG),
-    ({"A": A + 2}, WRONG),
-    ({"C": A, "D": A}, WRONG),
-    ({"C": A, "D": B - 4}, WRONG),
-    ({"transa": 1}, "the library has no kernel for it"),
-]
+    *(({"operation": one}, MORE) for one in ({BIAS: A}, {SCALE_OF_A: A}, {FAST_SUMS: 1}, {EMULATION: A})),
+    *(({name: BLOCKED}, MORE) for name in "abdc"), ({"d": BLOCKED, "c": {"more": {}}}, MORE),
+    *(({name: {"more": {ORDER: 2}}}, MORE) for name in "abd"), ({"c": {"more": {ORDER: 1}}}, MORE),
+    *((one, MORE) for one in ({"c": {"rows": 7}}, {"c": {"columns": 3}}, {"C": C, "beta": ONE},
+                              {"c": {"ld": 7}, "beta": ONE})),
+    *((one, WRONG) for one in (
+        {"a": {"more": {BATCHES: 2}}}, {"b": {"more": {BATCHES: 2}}}, {"d": TWO}, {"d": TWO, "c": {"more": {}}},
+        {"c": {"more": {BATCHES: 0}}}, {"a": {"rows": 5}}, {"a": {"columns": 4}}, {"b": {"columns": 3}},
+        {"b": {"rows": 4, "ld": 4}}, {"a": {"ld": 5}}, {"d": {"ld": 5}}, {"k": 0}, {"k": -1}, {"alpha": ZERO},
+        {"alpha": 0}, {"beta": 0}, {"beta": 0, "C": C}, {"A": 0}, {"A": A + 2}, {"C": A, "D": A},
+        {"C": A, "D": B - 4})),
+    ({"transa": 1}, NO_KERNEL),
+]  # fmt: skip

@@ -18,10 +18,9 @@ import numpy as np
 
 from benchmarks.real_cublas import Real, loaded
 from tests.lt_calls import BATCHES, EPILOGUE, POINTER_MODE, SM_COUNT, STRIDE, call, matmul
-from tests.standin_on_gpu import DTYPES, MOST, Journal, filled, main, numbers_in
+from tests.standin_on_gpu import DTYPES, MOST, Journal, factors_on_device, filled, main, numbers_in
 
 RELU = 2
-SCALES = {0: "f4", 2: "f4", 14: "f4", 1: "f8", 4: "c8", 5: "c16"}
 WORKSPACE_BYTES = 32 << 20
 
 
@@ -90,17 +89,6 @@ def is_product(asked: dict[str, Any], kind: int, a: Any, b: Any, before: Any, af
     return bool((abs(matrix_in(after, layouts["d"], kind) - stored) <= rounding * abs(stored)).all())
 
 
-def on_device(asked: dict[str, Any], kind: int, factors: Any) -> dict[str, Any]:
-    """With its factors in device memory."""
-    places = dict[str, int]()
-    for at, name in ((0, "alpha"), (16, "beta")):
-        value = complex(*asked[name])
-        plain = np.array([value if kind in (4, 5) else value.real]).astype(SCALES[kind])
-        factors[at : at + plain.nbytes] = cp.asarray(plain.view(np.uint8))
-        places[name] = factors.data.ptr + at
-    return asked | places
-
-
 def work(
     libraries: tuple[ctypes.CDLL, Real], count: int, seed: int, journal: Journal | None, found: Counter[str]
 ) -> None:
@@ -118,18 +106,14 @@ def work(
         a, b, d = (filled(numbers, size, kind) for size in sizes)
         before, again, apart, kept = d.copy(), d.copy(), filled(numbers, sizes[2], kind), list[Any]()
         stream = streams[rng.random() < 0.3]
-        told = on_device(asked, kind, factors) if POINTER_MODE in asked["operation"] else asked
+        told = asked | (factors_on_device(asked, kind, factors) if POINTER_MODE in asked["operation"] else {})
         told |= {"workspace": workspace.data.ptr, "workspace_bytes": WORKSPACE_BYTES, "stream": stream.ptr}
         cp.cuda.Device().synchronize()  # all that was written by CuPy, on another stream
         taken_before = 0 if journal is None else journal.taken
         statuses = list[int]()
         for library, out in ((lt, d), (libraries[1], again)):
-            at = {
-                "A": a.data.ptr,
-                "B": b.data.ptr,
-                "C": (apart if asked.get("is_apart") else out).data.ptr,
-                "D": out.data.ptr,
-            }
+            of_c = apart if asked.get("is_apart") else out
+            at = {"A": a.data.ptr, "B": b.data.ptr, "C": of_c.data.ptr, "D": out.data.ptr}
             statuses.append(call(library, handle, told | at, kept))
         stream.synchronize()
         is_taken = journal is not None and journal.taken > taken_before

@@ -25,24 +25,10 @@ from tsm2_tune.interpose.preload import Standing
 TESTS = Path(__file__).parent
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-pthread")
 LETTERS = "SDCZ"
-OF_LETTERS = tuple(
-    f"cublas{letter}{name}{wide}"
-    for letter in LETTERS
-    for name, suffix in (
-        ("gemm", "_v2"),
-        ("gemmStridedBatched", ""),
-        ("gemmBatched", ""),
-        ("gemv", "_v2"),
-        ("syrk", "_v2"),
-    )
-    for wide in (suffix, suffix + WIDE)
-)
-HERK = tuple(f"cublas{letter}herk_v2{wide}" for letter in "CZ" for wide in ("", WIDE))
-ROUTINES = (
-    *OF_LETTERS,
-    *HERK,
-    *(f"cublas{name}{wide}" for name in ("GemmEx", "GemmStridedBatchedEx", "GemmBatchedEx") for wide in ("", WIDE)),
-)  # fmt: skip
+EXTENDED = ("GemmEx", "GemmStridedBatchedEx", "GemmBatchedEx")
+OF_LETTERS = ("gemm_v2", "gemmStridedBatched", "gemmBatched", "gemv_v2", "syrk_v2")
+NAMES = (*(letter + name for letter in LETTERS for name in OF_LETTERS), "Cherk_v2", "Zherk_v2", *EXTENDED)
+ROUTINES = tuple(f"cublas{name}{wide}" for name in NAMES for wide in ("", WIDE))
 ONE, ZERO = [1.0, 0.0], [0.0, 0.0]
 
 

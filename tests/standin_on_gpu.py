@@ -12,9 +12,9 @@ import json
 import os
 import random
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,15 @@ import numpy as np
 
 from benchmarks.real_cublas import Real, loaded
 from tests.cublas_program import WIDE, call
+from tests.lt_calls import COMPUTE_OF
 from tests.standin_calls import gemm
+from tests.threads_on_gpu import in_threads
 from tsm2_tune.interpose.journal import HEAD, LINE
 from tsm2_tune.interpose.preload import LOADED
 
 KINDS = {"S": 0, "D": 1, "C": 4, "Z": 5}
 DTYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16", 2: "f2", 14: "u2"}
-COMPUTE = {0: 68, 1: 70, 4: 68, 5: 70, 2: 68, 14: 68}
+SCALES = {0: "f4", 2: "f4", 14: "f4", 1: "f8", 4: "c8", 5: "c16"}
 Work = Callable[[tuple[ctypes.CDLL, Real], int, int, "Journal | None", Counter[str]], None]
 MOST = 1 << 21  # elements of a matrix
 
@@ -65,8 +67,8 @@ def random_product(rng: random.Random) -> tuple[str, int, dict[str, Any], tuple[
         "transa": rng.choice((0, 1, 2)), "transb": rng.choice((0, 1, 2)), "trans": rng.choice((0, 1, 2)),
         "alpha": [float(rng.choice((1, 1, 2, -1, 0))), float(rng.choice((0, 1)))],
         "beta": [float(rng.choice((0, 0, 1, -2))), float(rng.choice((0, 0, 1)))],
-        "type_a": kind, "type_b": kind, "type_c": kind, "compute": COMPUTE[kind], "count": rng.choice((1, 1, 1, 3)),
-        "incx": rng.choice((1, 1, 3)), "incy": rng.choice((1, 1, 2)),
+        "type_a": kind, "type_b": kind, "type_c": kind, "compute": COMPUTE_OF[kind],
+        "count": rng.choice((1, 1, 1, 3)), "incx": rng.choice((1, 1, 3)), "incy": rng.choice((1, 1, 2)),
     }  # fmt: skip
     rows_a, rows_b = (k if changes["transa"] else m), (n if changes["transb"] else k)
     lda, ldb, ldc = (rows + rng.choice((0, 0, 1, 3, 4)) for rows in (rows_a, rows_b, m))
@@ -100,6 +102,19 @@ def random_triangle(
     changes["lda"] = rows + rng.choice((0, 0, 1, 3))
     reached = changes["lda"] * columns, 1, changes["ldc"] * n
     return f"cublas{letter}{name}{wide}", KINDS[letter], changes, reached
+
+
+def factors_on_device(changes: dict[str, Any], kind: int, factors: Any, is_real: bool = False) -> dict[str, int]:
+    """Put alpha and beta into device memory. Return their addresses."""
+    places = dict[str, int]()
+    for at, name in ((0, "alpha"), (16, "beta")):
+        value = complex(*changes[name])
+        plain = np.array([value if kind in (4, 5) else value.real]).astype(SCALES[kind])
+        if is_real:
+            plain = plain.real.copy()
+        factors[at : at + plain.nbytes] = cp.asarray(plain.view(np.uint8))
+        places[name] = factors.data.ptr + at
+    return places
 
 
 class Journal:
@@ -141,14 +156,7 @@ def work(
         on_device = rng.random() < 0.15
         cublas.cublasSetPointerMode_v2(handle, ctypes.c_int(on_device))
         if on_device:
-            kinds = {0: "f4", 2: "f4", 14: "f4", 1: "f8", 4: "c8", 5: "c16"}
-            for at, name in ((0, "alpha"), (16, "beta")):
-                value = complex(*changes[name])
-                plain = np.array([value if kind in (4, 5) else value.real]).astype(kinds[kind])
-                if "herk" in routine:
-                    plain = plain.real.copy()
-                factors[at : at + plain.nbytes] = cp.asarray(plain.view(np.uint8))
-                changes[name] = factors.data.ptr + at
+            changes |= factors_on_device(changes, kind, factors, is_real="herk" in routine)
         cp.cuda.Device().synchronize()  # all that was written by CuPy, on another stream
         before = 0 if journal is None else journal.taken
         statuses = []
@@ -171,22 +179,12 @@ def main(work: Work, libraries: tuple[ctypes.CDLL, Real]) -> None:
     count, seed, threads = map(int, sys.argv[1:])
     found = Counter[str]()
     journal = Journal(os.environ["TSM2_JOURNAL"]) if threads == 1 else None
-    failures = list[BaseException]()
 
-    def guarded(number: int) -> None:
-        try:
-            with cp.cuda.Device(0):
-                work(libraries, count, seed + number, journal, found)
-        except BaseException as error:
-            failures.append(error)
+    def on_device(number: int) -> None:
+        with cp.cuda.Device(0):
+            work(libraries, count, seed + number, journal, found)
 
-    each = [threading.Thread(target=guarded, args=[number]) for number in range(threads)]
-    for thread in each:
-        thread.start()
-    for thread in each:
-        thread.join()
-    if failures:
-        raise failures[0]
+    in_threads([partial(on_device, number) for number in range(threads)])
     json.dump(found, sys.stdout)
 
 

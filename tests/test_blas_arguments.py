@@ -81,10 +81,14 @@ def test_gemv_is_told_the_same_product(op: str, dtype: str, expected: tuple[int,
     assert (gemv.operation, gemv.rows, gemv.columns, gemv.increment_b, gemv.increment_c) == expected
 
 
-@pytest.mark.parametrize("text", ["50x2x30:f32", "50x1x30:bf16", "50x1x30:c64:jn", "50x1x30:c64:nc"])
-def test_blas_has_no_other_product_with_a_vector(text: str) -> None:
-    with pytest.raises(CublasError, match="no product"):
-        gemv_of(addressed_operands(Problem.parse(text), padding=0))
+@pytest.mark.parametrize(("routine", "text", "error"), [
+    *((gemv_of, text, "no product") for text in ("50x2x30:f32", "50x1x30:bf16", "50x1x30:c64:jn", "50x1x30:c64:nc")),
+    *((syrk_of, f"4x4x9:c64:{op}", f"no product {op} of complex") for op in ("tx", "nxt", "cxt", "jx")),
+    (syrk_of, "4x4x9:bf16:tx", "no syrk of .*:bf16:"),
+])  # fmt: skip
+def test_blas_has_no_other_product_with_a_vector_or_with_itself(routine: Any, text: str, error: str) -> None:
+    with pytest.raises(CublasError, match=error):
+        routine(addressed_operands(Problem.parse(text), padding=0))
 
 
 @pytest.mark.parametrize(
@@ -101,14 +105,6 @@ def test_syrk_and_herk_are_told_the_same_product(name: str, op: str) -> None:
     np.testing.assert_allclose(computed, c.T if problem.row_major_c else c)
     whole: Any = mirrored(np.where(np.tri(4) == 1, computed, np.nan))
     np.testing.assert_allclose(whole, computed)
-
-
-@pytest.mark.parametrize(
-    ("name", "op"), [("c64", "tx"), ("c64", "nxt"), ("c64", "cxt"), ("c64", "jx"), ("bf16", "tx")]
-)
-def test_cublas_has_no_other_matrix_times_itself(name: str, op: str) -> None:
-    with pytest.raises(CublasError, match="no syrk of .*:bf16:" if name == "bf16" else f"no product {op} of complex"):
-        syrk_of(addressed_operands(Problem(4, 4, 9, name, op), padding=0))
 
 
 def test_cublas_has_every_cell_and_element_type() -> None:

@@ -6,9 +6,9 @@ import ctypes
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.calls import FACTORS, TYPES, Call
 from tests.fabricated import configuration, handmade, kernel, trial
 from tests.library_calls import INVALID_VALUE, NOT_SUPPORTED, SUCCESS, WORKSPACE_TOO_SMALL, Handle, real_library
 from tests.on_gpu import ON_GPU, Memory
+from tests.threads_on_gpu import in_threads
 from tsm2_tune.generator.problem import Problem
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
@@ -177,14 +178,12 @@ def test_a_kernel_that_does_not_split_k(handle: Handle, memory: Memory) -> None:
     operands.check()
 
 
-def test_without_elements_along_k(handle: Handle, memory: Memory) -> None:
+@pytest.mark.parametrize("beta", [0, 1])
+def test_without_elements_along_k(handle: Handle, memory: Memory, beta: int) -> None:
     for dtype in TYPES:
-        operands = Operands(memory, dtype, "TN", (257, 5, 0))
+        operands = Operands(memory, dtype, "TN", (257, 5, 0), beta=beta)
         assert handle.gemm(operands.call) == SUCCESS, handle.error
-        operands.check(np.zeros((257, 5)))
-        operands = Operands(memory, dtype, "TN", (257, 5, 0), beta=1)
-        assert handle.gemm(operands.call) == SUCCESS, handle.error
-        operands.check(operands.c)
+        operands.check(beta * operands.c)
 
 
 def test_offsets_past_32_bits(handle: Handle, memory: Memory) -> None:
@@ -247,20 +246,21 @@ def test_a_product_is_captured_into_a_graph(handle: Handle, memory: Memory) -> N
     assert handle.set_workspace(workspace, size) == SUCCESS
     assert handle.load() == SUCCESS, handle.error
     on, graph, executable = ctypes.c_void_p(stream.handle), ctypes.c_void_p(), ctypes.c_void_p()
-    assert driver.cuStreamBeginCapture_v2(on, 2) == 0  # CU_STREAM_CAPTURE_MODE_RELAXED
-    status = handle.gemm(operands.call)
-    assert driver.cuStreamEndCapture(on, ctypes.byref(graph)) == 0
-    assert status == SUCCESS, handle.error
+
+    def captured(call: Call) -> int:
+        assert driver.cuStreamBeginCapture_v2(on, 2) == 0  # CU_STREAM_CAPTURE_MODE_RELAXED
+        status = handle.gemm(call)
+        assert driver.cuStreamEndCapture(on, ctypes.byref(graph)) == 0
+        return status
+
+    assert captured(operands.call) == SUCCESS, handle.error
     assert driver.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_ulonglong(0)) == 0
     for _ in range(3):
         assert driver.cuGraphLaunch(executable, on) == 0
     stream.synchronize()
     operands.check(3 * operands.product + operands.c)
     assert handle.set_workspace(None, 0) == SUCCESS
-    assert driver.cuStreamBeginCapture_v2(on, 2) == 0
-    status = handle.gemm(operands.call)
-    assert driver.cuStreamEndCapture(on, ctypes.byref(graph)) == 0
-    assert status == NOT_SUPPORTED
+    assert captured(operands.call) == NOT_SUPPORTED
     assert "a CUDA graph has from the caller" in handle.error
     operands.check(3 * operands.product + operands.c)
 
@@ -279,11 +279,7 @@ def test_threads_with_a_handle_each(library: str, memory: Memory) -> None:
 
     for handle, stream in zip(handles, streams, strict=True):
         handle.set_stream(stream.handle)
-    threads = [threading.Thread(target=work, args=[number]) for number in range(len(handles))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([partial(work, number) for number in range(len(handles))])
     assert failures == []
     assert [handle.destroy() for handle in handles] == [SUCCESS] * len(handles)
     for operands in all_operands:

@@ -10,33 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from tests import library_calls as lib
 from tests.calls import FACTORS, OPS, A, C, Call, few, is_launch_of, sequences
 from tests.fabricated import GPU
-from tests.library_calls import (
-    DRIVER_ERROR,
-    INVALID_VALUE,
-    NO_CONTEXT,
-    NO_DRIVER,
-    NOT_SUPPORTED,
-    OTHERS,
-    OUT_OF_MEMORY,
-    PLAIN,
-    PRODUCT,
-    SPLIT,
-    SUCCESS,
-    WORKSPACE_TOO_SMALL,
-    WRONG_DIGEST,
-    InProcess,
-    Started,
-    beside_each_other,
-    choices,
-    created,
-    fabricated_library,
-    in_threads,
-    play,
-    problems_of_all,
-    tried,
-)
+from tests.library_calls import INVALID_VALUE, NOT_SUPPORTED, PRODUCT, SPLIT, SUCCESS, InProcess, play, tried
 from tests.on_host import IN_C
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
@@ -60,16 +37,16 @@ def test_each_call_is_launched_as_it_is(there: InProcess, library_of_all: Path) 
         for call, launch in zip(calls, record.launches, strict=True):
             assert is_launch_of(launched(launch, problems[launch.binary.split()[0]]), call), (call, launch)
 
-    problems = {tried(problem)[1].source.digest[:8]: problem for problem in problems_of_all()}
+    problems = {tried(problem)[1].source.digest[:8]: problem for problem in lib.problems_of_all()}
     each_is()
 
 
-def launched(launch: Started, problem: Problem) -> Call:
+def launched(launch: lib.Started, problem: Problem) -> Call:
     """Return what the problem's kernel was given as a call."""
     values = launch.values(int(launch.binary.split()[1]), np.dtype(FACTORS[problem.dtype_name]).str)
     m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *_ = values
-    assert (launch.grid, launch.block) == ([*PLAIN.grid(m, n), 1], [PLAIN.threads, 1, 1])
-    assert launch.smem_bytes == PLAIN.smem_bytes
+    assert (launch.grid, launch.block) == ([*lib.PLAIN.grid(m, n), 1], [lib.PLAIN.threads, 1, 1])
+    assert launch.smem_bytes == lib.PLAIN.smem_bytes
     ops, order = problem.op[:2].upper(), "C" if problem.op[2:] else "F"
     factors = {"alpha": alpha, "beta": beta}
     return Call(
@@ -81,8 +58,7 @@ def test_wide_matrices_get_wide_indices(there: InProcess, plain: str) -> None:
     ld = LARGEST_32_BIT_OFFSET // 3
     record = there(play, plain, [replace(PRODUCT, lda=ld), replace(PRODUCT, lda=ld + 1)])
     narrow, wide = record.launches
-    assert narrow.binary.split()[1] == "32"
-    assert wide.binary.split()[1] == "64"
+    assert [one.binary.split()[1] for one in (narrow, wide)] == ["32", "64"]
     assert wide.values(64, "f4")[:6] == [6, 2, 3, 1.0, A, ld + 1]
     tall = Call("f32", "NN", LARGEST_32_BIT_OFFSET // 2 + 1, 1, 1)
     assert there(play, plain, [tall]).launches[0].binary.split()[1] == "64"
@@ -96,7 +72,7 @@ def test_kernels_are_loaded_once_and_unloaded(there: InProcess, plain: str) -> N
 
 
 def test_handles_beside_each_other_load_a_kernel_once(there: InProcess, plain: str) -> None:
-    record = there(beside_each_other, plain)
+    record = there(lib.beside_each_other, plain)
     assert record.statuses == [SUCCESS] * 7
     why = "argument 1, other: it is of another context than the current one"
     assert record.values == {"loaded": 1, "unloaded": 0, "elsewhere": INVALID_VALUE, "why": why}
@@ -105,23 +81,18 @@ def test_handles_beside_each_other_load_a_kernel_once(there: InProcess, plain: s
 
 def test_a_call_in_another_context_is_in_the_handles(there: InProcess, plain: str) -> None:
     record = there(play, plain, [("fake_context", 0xC1), PRODUCT, ("fake_context", 0), PRODUCT])
-    assert record.statuses == [SUCCESS] * 2
-    assert record.brief[0] == "push c0"
+    assert (record.statuses, record.brief[0]) == ([SUCCESS] * 2, "push c0")
     assert record.brief[-4:] == ["pop", "push c0", "launch", "pop"]
 
 
 def test_threads_with_a_handle_each(there: InProcess, plain: str) -> None:
     calls = {stream: [PRODUCT, replace(SPLIT_PRODUCT, m=32 * stream)] * 50 for stream in range(3, 11)}
-    record = there(in_threads, plain, calls)
+    record = there(lib.in_threads, plain, calls)
     assert record.errors == []
     assert len(record.launches) == 8 * 100
-    workspaces: dict[int, set[tuple[int, int]]] = {}
-    for launch in record.launches:
-        partials, counters = launch.values(32, "f4")[11:]
-        if partials:
-            workspaces.setdefault(launch.stream, set()).add((partials, counters))
-    assert all(len(of_stream) == 1 for of_stream in workspaces.values())
-    assert len(set.union(*workspaces.values())) == 8
+    given = {(launch.stream, *launch.values(32, "f4")[11:]) for launch in record.launches}
+    workspaces = [(stream, partials, counters) for stream, partials, counters in given if partials]
+    assert [len({one[at] for one in workspaces}) for at in range(3)] == [8] * 3 == [len(workspaces)] * 3
     allocated = [line.split()[1] for line in record.log if line.startswith("allocate")]
     assert sorted(allocated) == sorted(line.split()[1] for line in record.log if line.startswith("free"))
 
@@ -135,48 +106,32 @@ def test_a_split_kernel_gets_partials_and_zeroed_counters(there: InProcess, plai
     counters = record.launches[0].values(32, "f4")[12]
     zeroed = f"zero {counters:x} 9 words on 7"
     assert workspace == [f"allocate {SPLIT_BYTES}", "allocate 36", zeroed, "launch", "launch"]
-    assert record.launches[0] == record.launches[1]
-    assert record.launches[0].grid == [9, 3, 1]
+    first, second = record.launches
+    assert (first == second, first.grid) == (True, [9, 3, 1])
 
 
 def test_the_workspace_grows_and_goes_with_the_stream(there: InProcess, plain: str) -> None:
     larger = replace(SPLIT_PRODUCT, m=128)
-    steps = [
-        ("set_stream", 7),
-        SPLIT_PRODUCT,
-        larger,
-        ("set_stream", 8),
-        SPLIT_PRODUCT,
-        ("fake_stream_ids", 50),
-        larger,
-    ]
-    record = there(play, plain, steps)
+    on_8 = [("set_stream", 8), SPLIT_PRODUCT]
+    record = there(play, plain, [("set_stream", 7), SPLIT_PRODUCT, larger, *on_8, ("fake_stream_ids", 50), larger])
     workspace = [line for line in record.brief if line.split()[0] in ("allocate", "free", "launch", "wait")]
-    more = SPLIT_BYTES // 9 * 12
     assert workspace == [
-        f"allocate {SPLIT_BYTES}",
-        "allocate 36",
-        "launch",
-        "wait for 7",
-        f"free {SPLIT_BYTES}",
-        "free 36",
-        f"allocate {more}",
-        "allocate 48",
-        "launch",
-        "wait for all",  # for what the other stream has
-        "launch",
-        "wait for all",  # the same handle, and another stream
-        "launch",
+        *(f"allocate {SPLIT_BYTES}", "allocate 36", "launch"),
+        *("wait for 7", f"free {SPLIT_BYTES}", "free 36"),
+        *(f"allocate {SPLIT_BYTES // 9 * 12}", "allocate 48", "launch"),
+        *("wait for all", "launch"),  # for what the other stream has
+        *("wait for all", "launch"),  # the same handle, and another stream
     ]
 
 
 def test_a_workspace_of_the_callers(there: InProcess, plain: str) -> None:
     at = 0x7000000
-    steps = [("workspace_size", SPLIT_PRODUCT), ("workspace_size", PRODUCT), SPLIT_PRODUCT]
-    needed = there(play, plain, steps[:1]).values["workspace_size"]
+    needed, none = (
+        there(play, plain, [("workspace_size", of)]).values["workspace_size"] for of in (SPLIT_PRODUCT, PRODUCT)
+    )
     assert SPLIT_BYTES + 36 < needed < SPLIT_BYTES * 1.1 + 512
-    assert there(play, plain, steps[1:2]).values["workspace_size"] == 0
-    for size, status in ((needed, SUCCESS), (needed + 12345, SUCCESS), (SPLIT_BYTES, WORKSPACE_TOO_SMALL)):
+    assert none == 0
+    for size, status in ((needed, SUCCESS), (needed + 12345, SUCCESS), (SPLIT_BYTES, lib.WORKSPACE_TOO_SMALL)):
         record = there(play, plain, [("set_workspace", at, size), SPLIT_PRODUCT, PRODUCT])
         assert record.statuses == [SUCCESS, status, SUCCESS]
         assert not any(line.startswith("allocate") for line in record.log)
@@ -184,11 +139,8 @@ def test_a_workspace_of_the_callers(there: InProcess, plain: str) -> None:
             partials, counters = record.launches[0].values(32, "f4")[11:]
             zeroed = next(line for line in record.log if line.startswith("zero"))
             words = int(zeroed.split()[2])
-            assert zeroed == f"zero {counters:x} {words} words on 0"
-            assert partials == at
-            assert counters >= at + SPLIT_BYTES
-            assert words >= 9
-            assert counters + words * 4 <= at + size
+            assert (partials, zeroed) == (at, f"zero {counters:x} {words} words on 0")
+            assert at + SPLIT_BYTES <= counters <= at + size - words * 4 <= at + size - 9 * 4
         else:
             assert record.errors[1] == f"this product needs a workspace of {needed} bytes"
     own_again = there(play, plain, [("set_workspace", at, needed), ("set_workspace", None, 0), SPLIT_PRODUCT])
@@ -205,12 +157,12 @@ SMALL_TILES = Launch(threads=64, rows_per_block=1, smem_bytes=0, columns_per_blo
 def test_counters_have_room_of_their_own(there: InProcess, tmp_path: Path) -> None:
     """The first kernel has large tiles with a few counters, the second has more counters and smaller sums."""
     trials = [tried(Problem(6, 2, 3, "f32", "tn"), SPLIT), tried(Problem(6, 2, 3, "f64", "tn"), SMALL_TILES)]
-    path = str(fabricated_library(tmp_path, *trials))
+    path = str(lib.fabricated_library(tmp_path, *trials))
     few, many = Call("f32", "TN", 32, 4, 3), Call("f64", "TN", 40, 1, 3)
     record = there(play, path, [few, many])
     assert [line for line in record.log if line.startswith("allocate")][1::2] == ["allocate 4", "allocate 160"]
     needed = there(play, path, [("workspace_size", many)]).values["workspace_size"]
-    for size, status in ((needed, SUCCESS), (needed - 256, WORKSPACE_TOO_SMALL)):
+    for size, status in ((needed, SUCCESS), (needed - 256, lib.WORKSPACE_TOO_SMALL)):
         record = there(play, path, [("set_workspace", 0x7000000, size), many])
         assert record.statuses == [SUCCESS, status]
         for launched in record.launches:
@@ -233,18 +185,17 @@ def test_a_captured_product_has_the_callers_workspace(there: InProcess, plain: s
 
 @pytest.mark.parametrize("free_bytes", [0, SPLIT_BYTES])
 def test_without_memory_it_says_so_and_goes_on(there: InProcess, plain: str, free_bytes: int) -> None:
-    steps = [("fake_memory", free_bytes), SPLIT_PRODUCT, ("fake_memory", 1 << 20), SPLIT_PRODUCT]
-    record = there(play, plain, steps)
-    assert record.statuses == [OUT_OF_MEMORY, SUCCESS]
+    record = there(play, plain, [("fake_memory", free_bytes), SPLIT_PRODUCT, ("fake_memory", 1 << 20), SPLIT_PRODUCT])
+    assert record.statuses == [lib.OUT_OF_MEMORY, SUCCESS]
     assert record.errors[0] == f"the GPU has no room for the {SPLIT_BYTES + 36} bytes in which a kernel splits k"
 
 
 # Products without a kernel
 
 
-def test_a_text_that_is_too_long_is_cut(there: InProcess, plain: str) -> None:
-    record = there(play, plain, [("choice", PRODUCT, 10)])
-    assert record.values["choice"] == (SUCCESS, "tsm2:vers")
+def test_a_text_that_is_too_long_is_cut_and_a_stream_is_told(there: InProcess, plain: str) -> None:
+    values = there(play, plain, [("choice", PRODUCT, 10), ("set_stream", 77), ("stream",)]).values
+    assert (values["choice"], values["stream"]) == ((SUCCESS, "tsm2:vers"), 77)
 
 
 def test_a_product_without_a_kernel_or_a_binary(there: InProcess, plain: str) -> None:
@@ -254,7 +205,7 @@ def test_a_product_without_a_kernel_or_a_binary(there: InProcess, plain: str) ->
         "no f64 kernel for op nt is in this library, only for nn: tune with --dtype f64 --op nt and export again",
         "no f32 kernel for op tt is in this library, only for nn, tn: tune with --dtype f32 --op tt and export again",
     ]
-    record = there(play, plain, [PRODUCT], OTHERS)
+    record = there(play, plain, [PRODUCT], lib.OTHERS)
     assert record.statuses == [NOT_SUPPORTED]
     assert "of NVIDIA H200: no binary of it for sm_80 is in this library" in record.errors[0]
 
@@ -262,11 +213,9 @@ def test_a_product_without_a_kernel_or_a_binary(there: InProcess, plain: str) ->
 # Statuses
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        ({"m": -1}, "argument 4, m: -1, expected at least 0"),
-        ({"n": -2}, "argument 5, n: -2, expected at least 0"),
+def test_arguments_are_checked_as_in_blas(there: InProcess, plain: str) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"m": -1}, "argument 4, m: -1, expected at least 0"), ({"n": -2}, "argument 5, n: -2, expected at least 0"),
         ({"k": -3}, "argument 6, k: -3, expected at least 0"),
         ({"lda": 5}, "argument 9, lda: 5, expected at least 6"),
         ({"ops": "TN", "lda": 2}, "argument 9, lda: 2, expected at least 3"),
@@ -274,16 +223,16 @@ def test_a_product_without_a_kernel_or_a_binary(there: InProcess, plain: str) ->
         ({"ops": "NT", "ldb": 1}, "argument 11, ldb: 1, expected at least 2"),
         ({"ldc": 5}, "argument 14, ldc: 5, expected at least 6"),
         ({"m": 0, "lda": -1}, "argument 9, lda: -1, expected at least 1"),
-        ({"a": 0}, "argument 8, A: it is NULL"),
-        ({"b": 0}, "argument 10, B: it is NULL"),
+        ({"a": 0}, "argument 8, A: it is NULL"), ({"b": 0}, "argument 10, B: it is NULL"),
         ({"c": 0}, "argument 13, C: it is NULL"),
         ({"a": 0x1002}, "argument 8, A: its address is not a multiple of 4 bytes"),
         ({"ldb": 1 << 60}, "argument 11, ldb: 1152921504606846976 times 2 columns is more than any memory"),
-    ],
-)
-def test_arguments_are_checked_as_in_blas(there: InProcess, plain: str, change: dict[str, Any], error: str) -> None:
-    record = there(play, plain, [replace(PRODUCT, **change), PRODUCT])
-    assert (record.statuses, record.errors) == ([INVALID_VALUE, SUCCESS], [error, ""])
+    ]  # fmt: skip
+    steps = [one for change, _ in wrong for one in (replace(PRODUCT, **change), PRODUCT)]
+    record = there(play, plain, steps)
+    assert record.errors == [one for _, error in wrong for one in (error, "")]
+    assert record.statuses == [INVALID_VALUE, SUCCESS] * len(wrong)
+    assert len(record.launches) == len(wrong)
 
 
 @pytest.mark.parametrize("change", [{"k": 0, "a": 0, "b": 0}, {"alpha": 0}])
@@ -297,14 +246,11 @@ def test_extents_of_0_are_as_in_blas_and_an_alpha_of_0_too(
         record = there(play, plain, [replace(Call(dtype, "NN", 6, 2, 3, ldc=9), **change)])
         assert record.statuses == [SUCCESS]
         assert record.log == [f"zero {C:x} pitch {9 * size} width {6 * size} height 2 on 0"]
-    record = there(
-        play,
-        plain,
-        [replace(one, **change) for one in (replace(PRODUCT, beta=2), Call("c64", "NN", 6, 2, 3, beta=1j))],
-    )
+    scaled = replace(PRODUCT, beta=2), Call("c64", "NN", 6, 2, 3, beta=1j)
+    record = there(play, plain, [replace(one, **change) for one in scaled])
     assert record.statuses == [NOT_SUPPORTED] * 2
     assert record.errors[0] == "no kernel scales C: with k = 0 or alpha = 0 beta must be 0 or 1"
-    ((status, _, error),) = there(choices, plain, [replace(PRODUCT, k=0)], (GPU, 9, 0))
+    ((status, _, error),) = there(lib.choices, plain, [replace(PRODUCT, k=0)], (GPU, 9, 0))
     assert (status, error) == (NOT_SUPPORTED, "an extent is 0: no kernel computes that")
 
 
@@ -314,24 +260,23 @@ def test_extents_of_0_are_as_in_blas_and_an_alpha_of_0_too(
 def test_the_drivers_errors_have_their_names(there: InProcess, plain: str, function: str) -> None:
     steps = [("fake_context", 0xC1), ("fake_fail", function.encode(), 1), PRODUCT, ("fake_fail", b"", 0), PRODUCT]
     record = there(play, plain, steps)
-    assert record.statuses == [DRIVER_ERROR, SUCCESS]
+    assert record.statuses == [lib.DRIVER_ERROR, SUCCESS]
     assert record.errors == [f"{function} failed: CUDA_ERROR_INVALID_VALUE", ""]
     assert record.brief.count("pop") == record.brief.count("push c0")
-    loaded = sum(line.startswith("load ") for line in record.log)
-    unloaded = sum(line.startswith("unload ") for line in record.log)
+    loaded, unloaded = (sum(line.startswith(word) for line in record.log) for word in ("load ", "unload "))
     assert loaded - unloaded == 1
 
 
 def test_a_handle_needs_a_driver_and_a_context(there: InProcess, plain: str) -> None:
-    assert there(created, [], plain) == (SUCCESS, "success", ["", ""])
-    status, words, errors = there(created, [("fake_context", 0)], plain)
-    assert (status, words) == (NO_CONTEXT, "no CUDA context is current: cudaFree(0) makes one")
+    assert there(lib.created, [], plain) == (SUCCESS, "success", ["", ""])
+    status, words, errors = there(lib.created, [("fake_context", 0)], plain)
+    assert (status, words) == (lib.NO_CONTEXT, "no CUDA context is current: cudaFree(0) makes one")
     assert errors == [words, "the handle is NULL"]  # another thread's errors are not told
-    status, words, errors = there(created, [("fake_fail", b"cuInit", 100)], plain)
-    assert (status, errors[0]) == (NO_DRIVER, words)
+    status, words, errors = there(lib.created, [("fake_fail", b"cuInit", 100)], plain)
+    assert (status, errors[0]) == (lib.NO_DRIVER, words)
     assert words.startswith("no CUDA driver: libcuda.so.1 is not there")
-    status, _, errors = there(created, [("fake_fail", b"cuCtxGetDevice", 1)], plain)
-    assert (status, errors[0].partition(":")[0]) == (DRIVER_ERROR, "cuCtxGetDevice failed")
+    status, _, errors = there(lib.created, [("fake_fail", b"cuCtxGetDevice", 1)], plain)
+    assert (status, errors[0].partition(":")[0]) == (lib.DRIVER_ERROR, "cuCtxGetDevice failed")
 
 
 def test_a_changed_binary_is_refused(there: InProcess, plain: str, tmp_path: Path) -> None:
@@ -341,11 +286,7 @@ def test_a_changed_binary_is_refused(there: InProcess, plain: str, tmp_path: Pat
     changed = tmp_path / "libtsm2.so"
     changed.write_bytes(content.replace(first, first.replace(b"sm_90a", b"sm_90b")))
     record = there(play, str(changed), [PRODUCT, replace(PRODUCT, dtype="f64")])
-    assert record.statuses == [WRONG_DIGEST, SUCCESS]
+    assert record.statuses == [lib.WRONG_DIGEST, SUCCESS]
     assert "does not match its digest" in record.errors[0]
     assert record.brief[-1] == "launch"
     assert sum(line.startswith("load ") for line in record.log) == 1
-
-
-def test_a_stream_is_told(there: InProcess, plain: str) -> None:
-    assert there(play, plain, [("set_stream", 77), ("stream",)]).values["stream"] == 77

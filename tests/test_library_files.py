@@ -16,13 +16,12 @@ import tsm2_tune
 from tests.calls import Call
 from tests.fabricated import GPU, PROBLEM, configuration, fake_binary, host_run, kernel, trial, winners
 from tests.fake_compilers import fake_toolkit
-from tests.library_calls import H200, PRODUCT, SUCCESS, InProcess, choices, play, tried
+from tests.library_calls import H200, PRODUCT, SUCCESS, InProcess, choices, library_of, play, tried
 from tests.on_host import IN_C
 from tsm2_tune.cli import main
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.library import SOURCES, export_library, library_bytes
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
+from tsm2_tune.tuner.export.library import SOURCES, export_library
 from tsm2_tune.tuner.results.store import Store
 
 pytestmark = IN_C
@@ -70,12 +69,18 @@ def test_it_needs_the_c_library_alone(plain: str) -> None:
     assert "[libtsm2.so]" in told
 
 
-@pytest.mark.parametrize("name", ["-", "libtsm2", "libtsm2.h", ".so"])
-def test_other_names_are_refused(path: Path, tmp_path: Path, name: str) -> None:
-    output = name if name == "-" else str(tmp_path / name)
-    done = run("--db", str(path), "--output", output)
-    assert (done.exit_code, done.output.count("\n")) == (2, 1)
-    assert "name a file that ends in .so, such as libtsm2.so" in done.output
+OTHER_NAME = "name a file that ends in .so, such as libtsm2.so"
+
+
+@pytest.mark.parametrize(("arguments", "error"), [
+    *((["--output", name], OTHER_NAME) for name in ("-", "{}/libtsm2", "{}/libtsm2.h", "{}/.so")),
+    (["--no-binaries", "--output", "{}/libtsm2.so"], "--no-binaries is only for a module"),
+])  # fmt: skip
+def test_other_names_and_a_library_without_binaries_are_refused(
+    path: Path, tmp_path: Path, arguments: list[str], error: str
+) -> None:
+    done = run("--db", str(path), *(one.format(tmp_path) for one in arguments))
+    assert (done.exit_code, done.output.count("\n"), error in done.output) == (2, 1, True)
 
 
 @pytest.mark.parametrize("missing", ["nvcc", "c++"])
@@ -115,19 +120,11 @@ def test_winners_that_a_library_has_no_function_for(tmp_path: Path) -> None:
             export_library(store, str(tmp_path / "libtsm2.so"))
 
 
-def test_no_binaries_is_of_a_module(path: Path, tmp_path: Path) -> None:
-    done = run("--db", str(path), "--no-binaries", "--output", str(tmp_path / "libtsm2.so"))
-    assert done.exit_code == 2
-    assert "--no-binaries is only for a module" in done.output
-
-
 def test_nothing_from_the_database_becomes_code(there: InProcess, tmp_path: Path) -> None:
     nasty = "A\"B'C\\D*/ // # ??/ %d %s \n\x01é"
     rows, sources = winners(tmp_path, tried())
     row = replace(rows[0], device=nasty, driver=nasty, toolkit=nasty, flags=nasty, tuned_at="2026-01-02")
-    cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
-    path = tmp_path / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name, NOTHING_KNOWN))
+    path = library_of(tmp_path / "libtsm2.so", row, sources)
     ((status, text, _),) = there(choices, str(path), [PRODUCT], (nasty, 9, 0))
     assert (status, text) == (SUCCESS, f"{row.config}: tuned for this shape; with the L2 clean 500.0 us measured")
     ((status, text, _),) = there(choices, str(path), [PRODUCT], (GPU, 9, 0))
@@ -137,18 +134,25 @@ def test_nothing_from_the_database_becomes_code(there: InProcess, tmp_path: Path
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
 
 
+USER = """
+#include "libtsm2.h"
+#include "libtsm2.h"
+int user(tsm2_handle handle);
+int user(tsm2_handle handle)
+{
+    const float one = 1;
+    float *x = 0;
+    return tsm2_gemm_f32(handle, TSM2_N, TSM2_T, 1, 1, 1, &one, x, 1, x, 1, &one, x, 1);
+}
+"""
+
+
 @pytest.mark.parametrize(("language", "standard"), [("c", "c99"), ("c", "c11"), ("c++", "c++11"), ("c++", "c++17")])
 def test_the_header_compiles(tmp_path: Path, language: str, standard: str) -> None:
     header = tmp_path / "libtsm2.h"
     header.write_bytes((SOURCES / "tsm2.h").read_bytes())
     user = tmp_path / "user"
-    user.write_text(
-        '#include "libtsm2.h"\n#include "libtsm2.h"\n'
-        "int user(tsm2_handle handle);\n"
-        "int user(tsm2_handle handle)\n{\n"
-        "    const float one = 1;\n    float *x = 0;\n"
-        "    return tsm2_gemm_f32(handle, TSM2_N, TSM2_T, 1, 1, 1, &one, x, 1, x, 1, &one, x, 1);\n}\n"
-    )
+    user.write_text(USER)
     compiler = shutil.which("c++" if language == "c++" else "cc")
     if compiler is None:
         pytest.skip("no C++ compiler")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from tests.cublas_program import WIDE
 from tests.kept_objects import kept
 from tests.library_calls import InProcess
 from tests.library_calls import play as play_library
-from tests.lt_calls import MATMUL
+from tests.lt_calls import MATMUL, NO_KERNEL
 from tests.on_host import IN_C
 from tests.quick import FOLDER_VARIABLE
-from tests.standin_calls import by_reason, gemm, of_the_program, play, ways_to_ask
+from tests.standin_calls import Played, by_reason, gemm, of_the_program, play, ways_to_ask
 from tsm2_tune.interpose.build import command, standin_texts
 from tsm2_tune.interpose.journal import SLOWER
 from tsm2_tune.interpose.preload import Standing
@@ -28,6 +29,22 @@ from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 pytestmark = IN_C
 TF32_MATH = 3
 SPLIT = gemm(m=70, n=9, k=3, transa=1)  # by a kernel that splits k
+NOT_CAPTURED = "captured, and the kernel is not loaded, or has no workspace"
+Plays = Callable[..., Played]
+
+
+@pytest.fixture
+def played(fakes: Path, pack: Path) -> Plays:
+    return lambda *steps, **named: play(fakes, steps, **{"pack": pack} | named)
+
+
+def on_streams(streams: Iterable[int], step: Any = SPLIT) -> list[Any]:
+    return [one for stream in streams for one in (["cublasSetStream_v2", stream], step)]
+
+
+def workspaces(lines: list[str]) -> list[str]:
+    """Addresses of the launches' partial sums, where they have some."""
+    return [line.split(" ")[20] for line in lines if set(line.split(" ")[20]) != {"0"}]
 
 
 def check_launches(there: InProcess, fakes: Path, pack: Path, asked: list[tuple[list[Any], Call]]) -> None:
@@ -65,99 +82,76 @@ def test_each_way_to_ask_for_a_long_product(
     check_launches(there, fakes, library_of_all, wide)
 
 
-def test_a_context_has_its_kernels_and_workspaces(fakes: Path, pack: Path) -> None:
-    steps = [step for context in (0xC0, 0xC1, 0xC0, 0xC1) for step in (["fake_context", context], SPLIT)]
-    played = play(fakes, steps, pack=pack)
-    assert len(played.launches) == 4
-    assert sum(line.startswith("load ") for line in played.log) == 2
-    assert sum(line.startswith("allocate ") for line in played.log) == 2 * 2
+def test_a_context_has_its_kernels_and_workspaces(played: Plays) -> None:
+    found = played(*(step for context in (0xC0, 0xC1) * 2 for step in (["fake_context", context], SPLIT)))
+    assert len(found.launches) == 4
+    assert [sum(line.startswith(word) for line in found.log) for word in ("load ", "allocate ")] == [2, 2 * 2]
 
 
-def test_of_many_contexts_each_has_a_lane_of_its_own_or_none(fakes: Path, pack: Path) -> None:
-    steps = [step for number in range(70) for step in (["fake_context", 0xC0 + number], gemm())]
-    played = play(fakes, steps, pack=pack)
-    assert len(played.launches) == 64
-    assert by_reason(played) == {}  # without a lane the context has no line
-    assert len(of_the_program(played.left)) == 70 - 64
+def test_of_many_contexts_each_has_a_lane_of_its_own_or_none(played: Plays) -> None:
+    found = played(*(step for number in range(70) for step in (["fake_context", 0xC0 + number], gemm())))
+    assert (len(found.launches), len(of_the_program(found.left))) == (64, 70 - 64)
+    assert by_reason(found) == {}  # without a lane the context has no line
 
 
 def test_per_thread_streams_differ_and_default_names_agree(fakes: Path, pack: Path) -> None:
     own = [["meet"], ["cublasSetStream_v2", 2], SPLIT, ["meet"]]  # both are there at once
-    played = play(fakes, own, own, pack=pack)
-    assert len({line.split(" ")[20] for line in played.launches}) == 2
-    played = play(fakes, [["cublasSetStream_v2", 0], SPLIT, ["cublasSetStream_v2", 1], SPLIT], pack=pack)
-    assert len({line.split(" ")[20] for line in played.launches}) == 1
+    assert len(set(workspaces(play(fakes, own, own, pack=pack).launches))) == 2
+    assert len(set(workspaces(play(fakes, on_streams((0, 1)), pack=pack).launches))) == 1
 
 
-def test_cublas_may_call_its_own_routines(fakes: Path, pack: Path) -> None:
+def test_cublas_may_call_its_own_routines(played: Plays) -> None:
     """Its Sgemm here calls its 64-bit one by name, which is the stand-in's: it is no product of the program's."""
-    steps = [["cublasSetMathMode", TF32_MATH], gemm(), gemm()]
-    played = play(fakes, steps, pack=pack)
-    assert [line.split()[0] for line in played.left] == ["cublasSgemm_v2", "cublasSgemm_v2_64"] * 2
-    (one,) = played.seen
-    assert one.calls == 2
+    found = played(["cublasSetMathMode", TF32_MATH], gemm(), gemm())
+    assert [line.split()[0] for line in found.left] == ["cublasSgemm_v2", "cublasSgemm_v2_64"] * 2
+    assert [one.calls for one in found.seen] == [2]
 
 
-def test_what_is_captured_has_a_workspace_of_its_own(fakes: Path, pack: Path) -> None:
-    whole = gemm()
-    warm = [["cublasSetStream_v2", 5], SPLIT, whole, ["cublasSetStream_v2", 7], ["fake_capture", 7]]
-    after = [["fake_capture", 0], SPLIT]
-    played = play(fakes, [*warm, SPLIT, whole, SPLIT, gemm("cublasDgemm_v2"), *after], pack=pack)
-    assert [line.split()[0] for line in played.left] == ["cublasDgemm_v2"]
-    assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": 1}
-    assert len(played.launches) == 6
-    room = [line.split(" ")[20] for line in played.launches if set(line.split(" ")[20]) != {"0"}]
-    assert len(set(room)) == 4  # of stream 5, of each of the graph's two, and of stream 7
-    captured = played.log[played.log.index(played.launches[1]) + 1 : played.log.index(played.launches[-1])]
+def test_what_is_captured_has_a_workspace_of_its_own(played: Plays) -> None:
+    warm = [*on_streams([5]), gemm(), ["cublasSetStream_v2", 7], ["fake_capture", 7]]
+    found = played(*warm, SPLIT, gemm(), SPLIT, gemm("cublasDgemm_v2"), ["fake_capture", 0], SPLIT)
+    assert [line.split()[0] for line in found.left] == ["cublasDgemm_v2"]
+    assert (by_reason(found), len(found.launches)) == ({NOT_CAPTURED: 1}, 6)
+    assert len(set(workspaces(found.launches))) == 4  # of stream 5, of each of the graph's two, and of stream 7
+    captured = found.log[found.log.index(found.launches[1]) + 1 : found.log.index(found.launches[-1])]
     assert [line for line in captured if line.startswith("wait")] == [f"wait for {0x5001}"] * 2
     assert sum(line.startswith("zero") and line.endswith(f"on {0x5001}") for line in captured) == 2
 
 
-def test_graphs_have_a_gibibyte_of_workspaces(fakes: Path, pack: Path) -> None:
+def test_graphs_have_a_gibibyte_of_workspaces(played: Plays) -> None:
     """Each allocation counts, and none that was refused: a small one fits after large ones."""
-    large, small = (gemm(m=m, n=9, k=3, transa=1) for m in (2_000_000, 70))
-    steps = [["fake_memory", 1 << 40], ["cublasSetStream_v2", 7], large, ["fake_capture", 7], *[large] * 10, small]
-    played = play(fakes, steps, pack=pack)
-    allocated = [int(line.split()[1]) for line in played.log if line.startswith("allocate ")][2:]
+    large = gemm(m=2_000_000, n=9, k=3, transa=1)
+    found = played(["fake_memory", 1 << 40], *on_streams([7], large), ["fake_capture", 7], *[large] * 10, SPLIT)
+    allocated = [int(line.split()[1]) for line in found.log if line.startswith("allocate ")][2:]
     assert allocated[-1] < allocated[0]
     assert 2**30 - allocated[0] < sum(allocated) <= 2**30
-    left = 11 - len(allocated)
-    assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": left}
+    assert by_reason(found) == {NOT_CAPTURED: 11 - len(allocated)}
 
 
-def test_without_memory_a_captured_product_is_left(fakes: Path, pack: Path) -> None:
+def test_without_memory_a_captured_product_is_left(played: Plays) -> None:
     captured = [["fake_memory", 0], ["fake_capture", 7], SPLIT, ["fake_capture", 0]]
-    steps = [["cublasSetStream_v2", 7], SPLIT, *captured, SPLIT]
-    played = play(fakes, steps, pack=pack)
-    assert len(played.launches) == 2
-    assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": 1}
+    found = played(*on_streams([7]), *captured, SPLIT)
+    assert (len(found.launches), by_reason(found)) == (2, {NOT_CAPTURED: 1})
 
 
 def test_threads_have_their_streams(fakes: Path, pack: Path) -> None:
-    threads = [
-        [["cublasSetStream_v2", stream], *([SPLIT, gemm(), gemm("cublasDgemm_v2")] * 60)] for stream in range(3, 11)
-    ]
-    played = play(fakes, *threads, pack=pack)
-    assert played.told == ""
-    assert played.statuses == [[0] * 180] * 8
-    assert len(played.launches) == 8 * 180
+    own = [SPLIT, gemm(), gemm("cublasDgemm_v2")] * 60
+    played = play(fakes, *([["cublasSetStream_v2", stream], *own] for stream in range(3, 11)), pack=pack)
+    assert (played.told, played.statuses, len(played.launches)) == ("", [[0] * 180] * 8, 8 * 180)
     assert sum(one.calls for one in played.seen) == 8 * 180
-    room: dict[str, set[str]] = {}
-    for line in played.launches:
-        words = line.split(" ")
-        if set(words[20]) != {"0"}:  # its partials
-            room.setdefault(words[8], set()).add(words[20])
-    assert len(room) == 8
-    assert all(len(of_stream) == 1 for of_stream in room.values())
-    assert len(set.union(*room.values())) == 8
+    of_streams = [
+        set(workspaces([line for line in played.launches if line.split(" ")[8] == str(stream)]))
+        for stream in range(3, 11)
+    ]
+    assert [len(one) for one in of_streams] == [1] * 8
+    assert len(set.union(*of_streams)) == 8
 
 
-def test_of_many_streams_some_share_a_workspace(fakes: Path, pack: Path) -> None:
-    streams = range(3, 103)
-    played = play(fakes, [step for stream in streams for step in (["cublasSetStream_v2", stream], SPLIT)], pack=pack)
-    assert [int(line.split(" ")[8]) for line in played.launches] == list(streams)
-    assert sum(line.startswith("allocate ") for line in played.log) == 2 * 64
-    assert sum(line.startswith("wait for all") for line in played.log) == 100 - 64
+def test_of_many_streams_some_share_a_workspace(played: Plays) -> None:
+    found = played(*on_streams(range(3, 103)))
+    assert [int(line.split(" ")[8]) for line in found.launches] == list(range(3, 103))
+    starts = [sum(line.startswith(word) for line in found.log) for word in ("allocate ", "wait for all")]
+    assert starts == [2 * 64, 100 - 64]
 
 
 # A pack that is none
@@ -176,17 +170,14 @@ def test_a_pack_that_is_none_is_told_once(fakes: Path, tmp_path: Path, what: str
         source.write_text(older if what == "older" else "int other;")
         subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
     played = play(fakes, [gemm(), gemm(), gemm("cublasDgemm_v2")], pack=path)
-    assert played.told.count("\n") == 1
     assert played.told.startswith("tsm2-tune: all products are left to cuBLAS: ")
-    assert str(path) in played.told
-    assert len(played.left) == 5
+    assert (played.told.count("\n"), str(path) in played.told, len(played.left)) == (1, True, 5)
     assert by_reason(played) == {"no library of kernels is loaded": 3}
 
 
-def test_another_gpu_leaves_all_to_cublas(fakes: Path, pack: Path) -> None:
-    played = play(fakes, [["fake_device", "NVIDIA A100", 8, 0], gemm()], pack=pack)
-    assert by_reason(played) == {"the library has no kernel for it": 1}
-    assert played.told == ""
+def test_another_gpu_leaves_all_to_cublas(played: Plays) -> None:
+    found = played(["fake_device", "NVIDIA A100", 8, 0], gemm())
+    assert (by_reason(found), found.told) == ({NO_KERNEL: 1}, "")
 
 
 # The journal
@@ -211,28 +202,25 @@ def test_what_was_seen_stays_however_the_program_ends(fakes: Path, pack: Path) -
     assert {one.dtype: (one.calls, one.taken) for one in played.seen} == {"f32": (2, 2), "f64": (3, 3)}
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+SQUARE: dict[str, Any] = {"m": 6, "n": 6, "k": 6, "transa": 1}
+STRIDED: dict[str, Any] = SQUARE | {"routine": "cublasSgemmStridedBatched", "count": 3}
+
+
+@pytest.mark.parametrize(("first", "others"), [
+    (SQUARE, [
         {"m": 9}, {"n": 4}, {"k": 5, "lda": 6}, {"lda": 7}, {"ldb": 7}, {"ldc": 7}, {"transa": 0, "transb": 1},
-        {"transb": 2}, {"B": A}, {"routine": "cublasDgemm_v2"}, {"routine": "cublasSgemmStridedBatched"},
-        {"routine": "cublasSgemmStridedBatched", "count": 2},
-        {"routine": "cublasSgemmBatched", "count": 2},
-        {"routine": "cublasSgemmStridedBatched", "count": 3, "stride_a": 7},
-        {"routine": "cublasSgemmStridedBatched", "count": 3, "stride_b": 7},
-        {"routine": "cublasSgemmStridedBatched", "count": 3, "stride_c": 7},
-    ],
-    ids=str,
-)  # fmt: skip
+        {"transb": 2}, {"B": A}, {"routine": "cublasDgemm_v2"}, {"routine": STRIDED["routine"]},
+        {"routine": STRIDED["routine"], "count": 2}, {"routine": "cublasSgemmBatched", "count": 2},
+    ]),
+    (STRIDED, [{"stride_a": 7}, {"stride_b": 7}, {"stride_c": 7}]),
+])  # fmt: skip
 def test_what_meets_in_one_place_of_the_journal_is_told_apart(
-    fakes: Path, of_one_line: Path, other: dict[str, Any]
+    fakes: Path, of_one_line: Path, first: dict[str, Any], others: list[dict[str, Any]]
 ) -> None:
-    """Another product than the first finds no place."""
-    first: dict[str, Any] = {"m": 6, "n": 6, "k": 6, "transa": 1}
-    if other.get("count") == 3:  # another stride alone
-        first |= {"routine": other["routine"], "count": 3}
-    played = play(fakes, [gemm(**first), gemm(**first | other), gemm(**first)], library=of_one_line)
-    assert ([one.calls for one in played.seen], played.uncounted) == ([2], (1, 0, 0))
+    """Other products than the first find no place."""
+    steps = [gemm(**first), *(gemm(**first | other) for other in others), gemm(**first)]
+    played = play(fakes, steps, library=of_one_line)
+    assert ([one.calls for one in played.seen], played.uncounted) == ([2], (len(others), 0, 0))
 
 
 def test_a_matrix_and_the_same_one_transposed_are_counted_apart(fakes: Path) -> None:
@@ -243,15 +231,13 @@ def test_a_matrix_and_the_same_one_transposed_are_counted_apart(fakes: Path) -> 
     assert [(one.shape, one.leading) for one in played.seen if one.is_gram] == [((3, 3, 6), (6, 6, 3))]
 
 
-def test_times_are_of_what_ran(fakes: Path, pack: Path) -> None:
-    played = play(fakes, [gemm()] * 20, pack=pack, has_times=True)
-    (one,) = played.seen
-    assert (one.calls, one.taken) == (20, 14)
+def test_times_are_of_what_ran(played: Plays) -> None:
+    found = played(*[gemm()] * 20, has_times=True)
+    (one,) = found.seen
+    assert (one.calls, one.taken, one.gpu_us) == (20, 14, (18, 18_000.0))
     assert one.first_us == 1000.0  # an event is a millisecond later than the one before
-    assert one.gpu_us == (18, 18_000.0)
     assert one.cublas_us == one.taken_us == (1000.0,) * 5
-    assert by_reason(played) == {"timed, to be compared": 6}
-    assert len(played.left) == 2 * 6
+    assert (by_reason(found), len(found.left)) == ({"timed, to be compared": 6}, 2 * 6)
 
 
 @pytest.mark.parametrize("stream", [0, 1, 7])
@@ -280,36 +266,27 @@ def test_what_loses_in_the_program_goes_back_to_cublas(
     assert (len(unmeasured.launches), unmeasured.results) == (40, played.results)
 
 
-def test_no_times_are_taken_of_what_is_captured(fakes: Path, pack: Path) -> None:
-    steps = [["cublasSetStream_v2", 7], *[gemm()] * 5, ["fake_capture", 7], *[gemm()] * 9]
-    played = play(fakes, steps, pack=pack, has_times=True)
-    (one,) = played.seen
+def test_no_times_are_taken_of_what_is_captured(played: Plays) -> None:
+    found = played(["cublasSetStream_v2", 7], *[gemm()] * 5, ["fake_capture", 7], *[gemm()] * 9, has_times=True)
+    (one,) = found.seen
     assert (one.calls, one.taken, one.captured, one.gpu_us[0]) == (14, 11, 9, 5 - 2)
 
 
-def test_taking_times_ends_no_capture_on_another_stream(fakes: Path, pack: Path) -> None:
-    played = play(fakes, [["fake_capture", 7], *[gemm(), SPLIT] * 9], pack=pack, has_times=True)
-    assert {(len(one.cublas_us), one.captured) for one in played.seen} == {(4, 0)}
-    assert not any("capture ended" in line for line in played.log)
+def test_taking_times_ends_no_capture_on_another_stream(played: Plays) -> None:
+    found = played(["fake_capture", 7], *[gemm(), SPLIT] * 9, has_times=True)
+    assert {(len(one.cublas_us), one.captured) for one in found.seen} == {(4, 0)}
+    assert not any("capture ended" in line for line in found.log)
 
 
-def test_of_more_products_than_are_waited_for_some_have_no_time(fakes: Path, pack: Path) -> None:
-    played = play(
-        fakes,
-        [["fake_fail", "cuEventQuery", 600], *[gemm()] * 700, ["fake_fail", "", 0], *[gemm()] * 9],
-        pack=pack,
-        has_times=True,
-    )
-    (one,) = played.seen
-    assert (one.calls, one.taken) == (709, 703)
-    assert one.gpu_us[0] == 512 - 2 + 9
+def test_of_more_products_than_are_waited_for_some_have_no_time(played: Plays) -> None:
+    failing = ["fake_fail", "cuEventQuery", 600], *[gemm()] * 700, ["fake_fail", "", 0], *[gemm()] * 9
+    (one,) = played(*failing, has_times=True).seen
+    assert (one.calls, one.taken, one.gpu_us[0]) == (709, 703, 512 - 2 + 9)
 
 
-def test_each_context_has_events_of_its_own(fakes: Path, pack: Path) -> None:
+def test_each_context_has_events_of_its_own(played: Plays) -> None:
     steps = [step for turn in range(1200) for step in (["fake_context", 0xC0 + turn % 3], gemm())]
-    played = play(fakes, steps, pack=pack, has_times=True)
-    (one,) = played.seen
-    assert one.gpu_us[0] == 1200 - 2
+    assert [one.gpu_us[0] for one in played(*steps, has_times=True).seen] == [1200 - 2]
 
 
 def test_the_environment_is_the_programs_own_besides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

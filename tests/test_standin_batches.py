@@ -3,55 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from tests import lt_calls as lt
 from tests.calls import Call
 from tests.fabricated import vendor_measurement, winners
 from tests.library_batches import SMALL, Batch, of_shape, play_batches
-from tests.library_calls import InProcess, fabricated_library, tried
-from tests.lt_calls import AS_LAYOUTS, BATCHES, COMPUTE_OF, MATMUL, STRIDE, C, D, matmul
+from tests.library_calls import InProcess, fabricated_library, library_of, tried
+from tests.lt_calls import BATCHES, MORE, NO_KERNEL, STRIDE, WRONG, matmul
 from tests.on_host import IN_C
 from tests.spelling import spelt
-from tests.standin_calls import CUDA_TYPES, LETTERS, ONE, by_reason, gemm, play
+from tests.standin_calls import CUDA_TYPES, LETTERS, ONE, Played, by_reason, gemm, play
 from tsm2_tune.console.shapes_file import recorded
 from tsm2_tune.generator.config import ONE_EACH, SHARED, Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.journal import Written
-from tsm2_tune.tuner.export.library import library_bytes
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 pytestmark = IN_C
 IN_BLOCKS = Launch(128, 1, 16384, splits=8, persistent=True, batched=SHARED)
 CONFIG = spelt(SMALL)
 EACH = Launch(128, 128, 4096, splits=2, columns_per_block=4, batched=ONE_EACH)
 STRIDED = "cublasSgemmStridedBatched"
-WRONG = "alpha or an extent is 0, or C overlaps"
-NO_KERNEL = "the library has no kernel for it"
 BY_POINTERS = "its matrices are given by pointers in device memory"
-MORE = "cuBLASLt computes more than a product in place"
-OPS = {
-    "f32": ("NN", "TN", "NT", "TT"),
-    "f64": ("NN", "TN"),
-    "c64": ("NN", "CN"),
-    "c128": ("NN",),
-    "f16": ("NN",),
-    "bf16": ("TN",),
-}
+OPS = {"f32": ("NN", "TN", "NT", "TT"), "f64": ("NN", "TN"), "c64": ("NN", "CN"), "c128": ("NN",), "f16": ("NN",),
+       "bf16": ("TN",)}  # fmt: skip
 WITHOUT_KERNEL: dict[str, Any] = {"routine": "cublasDgemmStridedBatched", "transb": 1}
 
 
 @pytest.fixture(scope="module")
 def batched(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
     """A library with kernels of batches for several types and ops, one with a workspace, and one of no batch."""
-    trials = [
-        tried(Problem(6, 2, 3, dtype, op.lower(), 9), IN_BLOCKS, config=CONFIG)
-        for dtype, ops in OPS.items()
-        for op in ops
-    ]
+    problems = [Problem(6, 2, 3, dtype, op.lower(), 9) for dtype, ops in OPS.items() for op in ops]
+    trials = [tried(problem, IN_BLOCKS, config=CONFIG) for problem in problems]
     trials += [tried(Problem(6, 2, 3, "f32")), tried(Problem(700, 9, 300, "f32", "tn", 9), EACH)]
     return fabricated_library(tmp_path_factory.mktemp("batched"), *trials)
 
@@ -64,38 +51,28 @@ def strided(m: int = 6, n: int = 2, k: int = 3, count: int = 3, routine: str = S
 
 def ways_to_ask(batch: Batch) -> list[list[Any]]:
     """Return calls of each routine that ask for the batch; those of cuBLASLt also with row-major matrices."""
-    call, type_ = batch.call, CUDA_TYPES[batch.call.dtype]
+    call, type_, strides = batch.call, CUDA_TYPES[batch.call.dtype], batch.strides
     alpha, beta = ([complex(factor).real, complex(factor).imag] for factor in call.factors)
     named: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), call.leading, strict=True))
-    named |= dict(zip(("stride_a", "stride_b", "stride_c"), batch.strides, strict=True))
+    named |= dict(zip(("stride_a", "stride_b", "stride_c"), strides, strict=True))
+    named |= dict(zip(("transa", "transb"), map("NTC".index, call.ops), strict=True))
     named |= {"A": call.a, "B": call.b, "C": call.c, "alpha": alpha, "beta": beta, "count": batch.count}
-    named |= {"m": call.m, "n": call.n, "k": call.k} | dict(
-        zip(("transa", "transb"), map("NTC".index, call.ops), strict=True)
-    )
-    types = dict.fromkeys(("type_a", "type_b", "type_c"), type_) | {"compute": COMPUTE_OF[type_]}
+    named |= {"m": call.m, "n": call.n, "k": call.k}
+    types = dict.fromkeys(("type_a", "type_b", "type_c"), type_) | {"compute": lt.COMPUTE_OF[type_]}
     found = [gemm(f"cublasGemmStridedBatchedEx{wide}", **named | types) for wide in ("", "_64")]
     if type_ in (0, 1, 4, 5):
         letter = LETTERS[(0, 1, 4, 5).index(type_)]
         found += [gemm(f"cublas{letter}gemmStridedBatched{wide}", **named) for wide in ("", "_64")]
-    at = {"A": call.a, "B": call.b, "C": call.c, "D": call.c, "alpha": alpha, "beta": beta}
-    transposed = batch.call.transposed()
-    of_transposed = at | {"A": call.b, "B": call.a}
-    for one, order, strides, addresses in (
-        (call, "c", batch.strides, at),
-        (transposed, "r", (batch.strides[1], batch.strides[0], batch.strides[2]), of_transposed),
-    ):
-        layouts: dict[str, Any] = {
-            name: {"ld": ld, "more": {BATCHES: batch.count, STRIDE: stride}}
-            for name, ld, stride in zip("abd", one.leading, strides, strict=True)
-        }
-        for transa, order_a in AS_LAYOUTS[one.ops[0]]:
-            for transb, order_b in AS_LAYOUTS[one.ops[1]]:
-                orders = order_a + order_b + order
-                for name, of_layout in zip("abd", orders, strict=True):
-                    own = dict(layouts[name]["more"])
-                    own.pop(1, None)
-                    layouts[name] = layouts[name] | {"more": own | ({1: 1} if of_layout == "r" else {})}
-                found.append(matmul(one.m, one.n, one.k, type_, transa, transb, orders, **layouts, **addresses))
+    for one, order, own in ((call, "c", strides), (call.transposed(), "r", (strides[1], strides[0], strides[2]))):
+        for (transa, order_a), (transb, order_b) in product(lt.AS_LAYOUTS[one.ops[0]], lt.AS_LAYOUTS[one.ops[1]]):
+            orders = order_a + order_b + order
+            in_rows = [{lt.ORDER: 1} if of == "r" else {} for of in orders]
+            layouts: dict[str, Any] = {
+                name: {"ld": ld, "more": {BATCHES: batch.count, STRIDE: stride} | more}
+                for name, ld, stride, more in zip("abd", one.leading, own, in_rows, strict=True)
+            }
+            at = {"A": one.a, "B": one.b, "C": one.c, "D": one.c, "alpha": alpha, "beta": beta}
+            found.append(matmul(one.m, one.n, one.k, type_, transa, transb, orders, **layouts, **at))
     return found
 
 
@@ -110,7 +87,7 @@ def test_each_routine_launches_what_the_library_launches(
     batches += [of_shape(dtype, op, 70_000, 4, 2, 5, shared=shared) for shared in ("A", "B", "AB")]
     for batch in batches:
         asked = ways_to_ask(batch)
-        assert {step[0] for step in asked} >= {"cublasGemmStridedBatchedEx", MATMUL}
+        assert {step[0] for step in asked} >= {"cublasGemmStridedBatchedEx", lt.MATMUL}
         expected = there(play_batches, str(batched), [batch])
         played = play(fakes, asked, pack=batched)
         assert (played.told, played.left, expected.statuses) == ("", [], [0])
@@ -142,33 +119,28 @@ def test_products_of_a_batch_have_their_workspaces_in_a_graph_too(fakes: Path, b
 
 # Batches that go to cuBLAS
 
-
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        (strided(**WITHOUT_KERNEL), NO_KERNEL),
-        (strided(count=0), WRONG),
-        (strided(count=-1), WRONG),
-        (strided(stride_a=-18), WRONG),
-        (strided(stride_b=-1), WRONG),
-        (strided(stride_c=0), WRONG),
-        (strided(stride_c=11), WRONG),
-        (strided(alpha=[0.0, 0.0]), WRONG),
-        (strided(C=(1 << 40) + 4 * 53), WRONG),  # the last matrix of A
-        (strided(C=(1 << 40) - 4 * 35), WRONG),  # the last matrix of C, and the first of A
-        (strided(C=(1 << 50) + 4 * 17), WRONG),
-        (strided(count=2**31, routine="cublasSgemmStridedBatched_64"), NO_KERNEL),
-        (gemm("cublasSgemmBatched", count=3), BY_POINTERS),
-        (gemm("cublasZgemmBatched_64", count=1), BY_POINTERS),
-        (gemm("cublasGemmBatchedEx", count=3), BY_POINTERS),
-        (gemm("cublasGemmBatchedEx_64", count=3), BY_POINTERS),
+UNFIT = {
+    NO_KERNEL: [strided(**WITHOUT_KERNEL), strided(count=2**31, routine="cublasSgemmStridedBatched_64")],
+    WRONG: [
+        *(strided(**one) for one in ({"count": 0}, {"count": -1}, {"stride_a": -18}, {"stride_b": -1},
+                                     {"stride_c": 0}, {"stride_c": 11}, {"alpha": [0.0, 0.0]})),
+        strided(C=(1 << 40) + 4 * 53),  # the last matrix of A
+        strided(C=(1 << 40) - 4 * 35),  # the last matrix of C, and the first of A
+        strided(C=(1 << 50) + 4 * 17),
     ],
-)  # fmt: skip
-def test_what_is_not_for_a_kernel_is_left(fakes: Path, batched: Path, step: list[Any], reason: str) -> None:
-    alone, played = play(fakes, [step], standin=False), play(fakes, [step], pack=batched)
+    BY_POINTERS: [
+        gemm("cublasSgemmBatched", count=3), gemm("cublasZgemmBatched_64", count=1),
+        gemm("cublasGemmBatchedEx", count=3), gemm("cublasGemmBatchedEx_64", count=3),
+    ],
+}  # fmt: skip
+
+
+def test_what_is_not_for_a_kernel_is_left(fakes: Path, batched: Path) -> None:
+    steps = [step for of_reason in UNFIT.values() for step in of_reason]
+    alone, played = play(fakes, steps, standin=False), play(fakes, steps, pack=batched)
     assert [line.split()[:7] for line in played.left] == [line.split()[:7] for line in alone.left]
-    assert played.left[0].split()[0] == step[0]
-    assert (played.launches, by_reason(played)) == ([], {reason: 1})
+    assert [line.split()[0] for line in played.left] == [step[0] for step in steps]
+    assert (played.launches, by_reason(played)) == ([], {reason: len(found) for reason, found in UNFIT.items()})
 
 
 def batch_of(count: int = 3, a: int = 18, b: int = 6, d: int = 12, **changes: Any) -> list[Any]:
@@ -178,27 +150,15 @@ def batch_of(count: int = 3, a: int = 18, b: int = 6, d: int = 12, **changes: An
     return matmul(**layouts | changes)
 
 
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        (batch_of(a=-18), WRONG),
-        (batch_of(d=11), WRONG),
-        (batch_of(count=0), WRONG),
-        (matmul(a={"more": {BATCHES: 3, STRIDE: 18}}), WRONG),
-        (batch_of(c={"more": {BATCHES: 3, STRIDE: 13}}, beta=ONE), MORE),
-        (batch_of(C=C, D=D, beta=ONE), MORE),
-    ],
-)
-def test_what_is_not_for_a_kernel_is_left_to_cublaslt(
-    fakes: Path, batched: Path, step: list[Any], reason: str
-) -> None:
-    played = play(fakes, [step, batch_of()], pack=batched)
-    assert (len(played.launches), len(played.left), by_reason(played)) == (1, 1, {reason: 1})
+OTHER_STRIDE: dict[str, Any] = {"more": {BATCHES: 3, STRIDE: 13}}
 
 
-def test_where_beta_is_0_the_stride_of_c_may_be_another(fakes: Path, batched: Path) -> None:
-    played = play(fakes, [batch_of(c={"more": {BATCHES: 3, STRIDE: 13}})], pack=batched)
-    assert (len(played.launches), played.left) == (1, [])
+def test_what_is_not_for_a_kernel_is_left_to_cublaslt(fakes: Path, batched: Path) -> None:
+    wrong = [batch_of(a=-18), batch_of(d=11), batch_of(count=0), matmul(a={"more": {BATCHES: 3, STRIDE: 18}})]
+    more = [batch_of(c=OTHER_STRIDE, beta=ONE), batch_of(C=lt.C, D=lt.D, beta=ONE)]
+    fit = batch_of(), batch_of(c=OTHER_STRIDE)  # which is not read, as beta is 0
+    played = play(fakes, [one for step in wrong + more for one in (step, *fit)], pack=batched)
+    assert (len(played.launches), len(played.left), by_reason(played)) == (12, 6, {WRONG: 4, MORE: 2})
 
 
 def test_strides_decide_apart(fakes: Path, batched: Path) -> None:
@@ -211,14 +171,24 @@ def test_strides_decide_apart(fakes: Path, batched: Path) -> None:
 def test_what_cublas_is_expected_to_be_faster_at_is_left(fakes: Path, tmp_path: Path) -> None:
     rows, sources = winners(tmp_path, tried(Problem(6, 2, 3, "f32", "nn", 9), IN_BLOCKS, config=CONFIG))
     row = replace(rows[0], cublas_us=470.0, cublas_right=1, cublas_routine=vendor_measurement(470.0).routine)
-    path = tmp_path / "libtsm2.so"
-    cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
-    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name, NOTHING_KNOWN))
-    played = play(fakes, [strided(count=9)], pack=path)
+    played = play(fakes, [strided(count=9)], pack=library_of(tmp_path / "libtsm2.so", row, sources))
     assert by_reason(played) == {"cuBLAS is expected to be as fast": 1}
 
 
 # Comparing with cuBLAS
+
+
+def compared(fakes: Path, pack: Path, memory: Any, writes: float, at: int, **named: Any) -> Played:
+    """One batch by a kernel that writes one number into C, and by cuBLAS."""
+    environment = {
+        "FAKE_CUBLAS_MULTIPLIES": "1",
+        "FAKE_KERNEL_WRITES": repr(writes),
+        "FAKE_KERNEL_WRITES_AT": str(at),
+    }
+    steps = [["memory", memory], strided(routine="cublasDgemmStridedBatched", **named)]
+    played = play(fakes, steps, pack=pack, compared=1, environment=environment)
+    assert [one.compared for one in played.seen] == [1]
+    return played
 
 
 @pytest.mark.parametrize(("place", "shared"), [(0, "A"), (41, ""), (41, "A"), (30, "B")])
@@ -227,48 +197,29 @@ def test_each_product_is_compared(fakes: Path, batched: Path, place: int, shared
     """C's matrices have a gap behind them. A kernel writes one number of the second or the last."""
     count = 3 if many else 2
     place -= 15 * (not many and place > 15)
-    strides = {"stride_a": 18 * (shared != "A"), "stride_b": 6 * (shared != "B"), "stride_c": 15}
+    named = {"count": count, "stride_a": 18 * (shared != "A"), "stride_b": 6 * (shared != "B"), "stride_c": 15}
     memory = {"A": [1.0] * 54, "B": [1.0] * 18, "C": [3.0] * 45}
-    for writes, is_right in ((3 + 1e-14, True), (3.5, False)):
-        step = strided(count=count, routine="cublasDgemmStridedBatched", **strides)
-        environment = {
-            "FAKE_CUBLAS_MULTIPLIES": "1",
-            "FAKE_KERNEL_WRITES": repr(writes),
-            "FAKE_KERNEL_WRITES_AT": str(place),
-        }
-        played = play(fakes, [["memory", memory], step], pack=batched, compared=1, environment=environment)
-        (one,) = played.seen
-        assert (one.compared, one.worst <= 1, played.results) == (1, is_right, [[3.0] * 45])
-        if is_right:
-            continue
-        product, element = divmod(place, 15)
-        row, column = element % 6, element // 6
-        assert f"{count}*6x2x3 of f64: C[{row}, {column}] of product {product} is 3.5 by the kernel" in played.told
+    right, wrong = (compared(fakes, batched, memory, writes, place, **named) for writes in (3 + 1e-14, 3.5))
+    assert (right.seen[0].worst <= 1, wrong.seen[0].worst <= 1) == (True, False)
+    assert right.results == wrong.results == [[3.0] * 45]
+    product_at, element = divmod(place, 15)
+    row, column = element % 6, element // 6
+    assert f"{count}*6x2x3 of f64: C[{row}, {column}] of product {product_at} is 3.5 by the kernel" in wrong.told
 
 
 def test_cublas_gets_the_matrices_of_before_the_comparison(fakes: Path, batched: Path) -> None:
     """The kernel writes a number of the last product, and C's matrices have a gap behind them."""
-    step = strided(routine="cublasDgemmStridedBatched", stride_c=15, beta=ONE)
     memory = {"A": [1.0] * 54, "B": [1.0] * 18, "C": [float(at) for at in range(45)]}
-    environment = {"FAKE_CUBLAS_MULTIPLIES": "1", "FAKE_KERNEL_WRITES": "-7", "FAKE_KERNEL_WRITES_AT": "41"}
-    played = play(fakes, [["memory", memory], step], pack=batched, compared=1, environment=environment)
+    played = compared(fakes, batched, memory, -7, 41, stride_c=15, beta=ONE)
     assert played.results == [[at + 3.0 * (at % 15 < 12) for at in range(45)]]
 
 
-def test_the_bound_is_that_of_the_own_product(fakes: Path, batched: Path) -> None:
+@pytest.mark.parametrize(("place", "is_right"), [(0, True), (12, False)])
+def test_the_bound_is_that_of_the_own_product(fakes: Path, batched: Path, place: int, is_right: bool) -> None:
     """The second product's numbers are small."""
-    a = np.concatenate([np.ones(18), np.full(18, 1e-6)]).tolist()
-    memory = {"A": a, "B": [1.0] * 12, "C": [3.0] * 12 + [3e-6] * 12}
-    for place, is_right in ((0, True), (12, False)):
-        near = memory["C"][place] + 1e-14
-        environment = {
-            "FAKE_CUBLAS_MULTIPLIES": "1",
-            "FAKE_KERNEL_WRITES": repr(near),
-            "FAKE_KERNEL_WRITES_AT": str(place),
-        }
-        step = strided(count=2, routine="cublasDgemmStridedBatched")
-        (one,) = play(fakes, [["memory", memory], step], pack=batched, compared=1, environment=environment).seen
-        assert (one.compared, one.worst <= 1) == (1, is_right)
+    memory = {"A": [1.0] * 18 + [1e-6] * 18, "B": [1.0] * 12, "C": [3.0] * 12 + [3e-6] * 12}
+    played = compared(fakes, batched, memory, memory["C"][place] + 1e-14, place, count=2)
+    assert (played.seen[0].worst <= 1) == is_right
 
 
 # Recording

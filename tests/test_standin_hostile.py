@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -80,30 +81,29 @@ def copy_standin(cache: Path) -> None:
         shutil.copy2(file, shard)
 
 
-def in_cache(cache: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """A command of tsm2-tune with a copy of the built stand-in in the folder, before which commands may stand."""
-    copy_standin(cache)
-    environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=TESTS.parent)
-
-
 class TestLoader:
     pytestmark = IN_C
 
+    @pytest.fixture
+    def in_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+        """Has the cache, with the stand-in, in a folder of this name."""
+
+        def move(name: str) -> None:
+            copy_standin(tmp_path / name)
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+
+        return move
+
     @pytest.mark.parametrize("name", ["a;b", "100%", "a$b", "$", "é", "a,b", "a\nb"])
-    def test_a_folder_that_the_loader_takes_as_it_is(
-        self, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        copy_standin(tmp_path / name)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+    def test_a_folder_that_the_loader_takes_as_it_is(self, in_folder: Callable[[str], None], name: str) -> None:
+        in_folder(name)
         assert said(*RECORD, "true").endswith(f"# no product was seen: {CALLED_NONE}\n")
 
     @pytest.mark.parametrize("name", ["a b", "a:b", "$LIB", "$ORIGIN", "${LIB}", "x${ORIGIN}y", "$PLATFORM"])
     def test_a_folder_that_the_loader_reads_otherwise_is_refused(
-        self, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, in_folder: Callable[[str], None], name: str
     ) -> None:
-        copy_standin(tmp_path / name)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        in_folder(name)
         done = run(*RECORD, "touch", f"{tmp_path}/ran")
         assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert done.stderr.startswith("Error: the loader does not preload /")
@@ -113,9 +113,13 @@ class TestLoader:
         if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
             pytest.skip("no file system can be mounted here")
         cache = tmp_path / "cache"
+        copy_standin(cache)
         script = f'mount --bind {cache} {cache} && mount -o remount,bind,noexec {cache} && exec "$@"'
         record = (sys.executable, "-m", "tsm2_tune", *RECORD, "true")
-        done = in_cache(cache, "unshare", "-rm", "sh", "-c", script, "sh", *record)
+        done = subprocess.run(
+            ["unshare", "-rm", "sh", "-c", script, "sh", *record], env=os.environ | {"XDG_CACHE_HOME": str(cache)},
+            capture_output=True, text=True, timeout=120, cwd=TESTS.parent,
+        )  # fmt: skip
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "is on a file system that is mounted noexec" in done.stderr
 
@@ -123,9 +127,8 @@ class TestLoader:
         library = tmp_path / "$LIB" / "libtsm2.so"
         library.parent.mkdir()
         shutil.copy2(plain, library)
-        command = (sys.executable, "-m", "tsm2_tune", "run", "--library", str(library), "true")
-        done = in_cache(tmp_path / "cache", *command)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        done = run("run", "--library", str(library), "true")
+        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert "the loader treats $ in the name of a library as a variable" in done.stderr
 
     def test_a_program_without_the_stand_in_is_told(self, tmp_path: Path) -> None:
@@ -133,9 +136,7 @@ class TestLoader:
         source.write_text("int main(void) { return 0; }")
         if subprocess.run(["cc", "-static", source, "-o", program], capture_output=True).returncode:
             pytest.skip("no static C library")
-        done = in_cache(tmp_path / "cache", sys.executable, "-m", "tsm2_tune", *RECORD, str(program))
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.endswith(f"# no product was seen: {NOT_LOADED}\n")
+        assert said(*RECORD, str(program)).endswith(f"# no product was seen: {NOT_LOADED}\n")
 
 
 def test_the_sign_of_a_loaded_stand_in_is_no_journal(tmp_path: Path) -> None:

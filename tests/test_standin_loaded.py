@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ pytestmark = IN_C
 HEADERS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,10 +73,27 @@ static int multiply_once(int transa)
     return MULTIPLY;
 }
 """
-
-
 PLUGIN = """
 int multiply(int transa) { return multiply_once(transa); } /* which an optimising compiler makes a jump */
+"""
+# Arguments of any number and type, as they are passed on
+WORDS = """
+#define WORDS long a, long b, long c, long d, long e, long f, long g, long h, long i, long j, long k, long l, \\
+    long m, long n, long o, long p
+#define AS_GIVEN a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p
+"""
+PASSED_ON = (
+    WORDS
+    + """
+int cublasDgemm_v2(WORDS)
+{
+    fake_note("the tool");
+    return ((int (*)(WORDS))dlsym(RTLD_NEXT, "cublasDgemm_v2"))(AS_GIVEN);
+}
+"""
+)
+KEPT = """
+int cublasLtMatmul(void) { fake_note("the tool"); return 0; }
 """
 
 
@@ -92,13 +111,12 @@ class Library:
     def so(self) -> str:
         return f"lib{self.name}.so"
 
-    def built(self, folder: Path, name: str, text: str, *options: str) -> Path:
-        return compiled_c(HEADERS + self.declared, folder, name, text, *options)
+    def built(self, folder: Path, name: str, text: str, *options: str) -> str:
+        return str(compiled_c(HEADERS + self.declared, folder, name, text, *options))
 
     def plugin(self, folder: Path, at: Path, library: str, text: str = PLUGIN, *options: str) -> str:
         """A library that multiplies by the one of this name in a folder."""
-        made = self.built(folder, f"plugin-{library}.so", text, "-shared", *options, f"-L{at}", f"-l:{library}")
-        return str(made)
+        return self.built(folder, f"plugin-{library}.so", text, "-shared", *options, f"-L{at}", f"-l:{library}")
 
     def other(self, fakes: Path, path: Path, prefix: str, *options: str) -> None:
         """Make a second one, whose calls are noted with the prefix."""
@@ -109,31 +127,10 @@ class Library:
     def two(self, fakes: Path, folder: Path, text: str = PLUGIN, *options: str) -> list[str]:
         """Return plugins for version 13 and for another version 12."""
         self.other(fakes, folder / f"{self.so}.12", "of 12: ")
-        return [
-            self.plugin(folder, at, f"{self.so}.{number}", text, *options)
-            for number, at in ((13, fakes), (12, folder))
-        ]
+        places = (13, fakes), (12, folder)
+        return [self.plugin(folder, at, f"{self.so}.{number}", text, *options) for number, at in places]
 
 
-PASSED_ON = """
-int cublasDgemm_v2(void *handle, int transa, int transb, int m, int n, int k, const double *alpha, const double *A,
-                   int lda, const double *B, int ldb, const double *beta, double *C, int ldc)
-{
-    int (*next)(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
-                const double *, double *, int) = dlsym(RTLD_NEXT, "cublasDgemm_v2");
-    fake_note("the tool");
-    return next(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
-}
-"""
-KEPT = """
-int cublasLtMatmul(void *handle, void *operation, const void *alpha, const void *A, void *layout_a, const void *B,
-                   void *layout_b, const void *beta, const void *C, void *layout_c, void *D, void *layout_d,
-                   const void *algorithm, void *workspace, size_t bytes, void *stream)
-{
-    fake_note("the tool");
-    return 0;
-}
-"""
 CUBLAS = Library("cublas", "cublasDgemm_v2", GEMM, tool=PASSED_ON)
 CUBLASLT = Library("cublasLt", "cublasLtMatmul", LT, ("-DREVERSED",), KEPT)
 of_both = pytest.mark.parametrize("library", [CUBLAS, CUBLASLT], ids=lambda library: library.name)
@@ -171,6 +168,19 @@ for path in sys.argv[1:]:
     assert [ctypes.CDLL(path).multiply(transa) for transa in (0, 1)] == [0, 0]
 print(driver.fake_log().decode())
 """
+Run = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def driven(fakes: Path, tmp_path: Path, narrow: Path) -> Run:
+    """Returns the launches and the routines of a script that multiplies by plugins."""
+
+    def run(plugins: Iterable[str], script: str = DRIVEN) -> tuple[int, list[str]]:
+        return launches_and_routines(
+            run_with_standin([sys.executable, "-c", script, *plugins], [tmp_path, fakes], narrow)
+        )
+
+    return run
 
 
 @of_both
@@ -179,44 +189,37 @@ def test_a_program_that_is_linked_is_reached(fakes: Path, narrow: Path, tmp_path
     text = LINKED.replace("ROUTINE_NAME", f'"{library.routine}"').replace("ROUTINE", library.routine)
     program = library.built(tmp_path, "linked", text, *linked(fakes, f"{library.so}.13"))
     if library is CUBLASLT:
-        names = subprocess.run(["nm", "-D", str(program)], capture_output=True, text=True, check=True).stdout
+        names = subprocess.run(["nm", "-D", program], capture_output=True, text=True, check=True).stdout
         assert "cublasLtMatmul@libcublasLt.so.13" in names
-    first, *log = run_with_standin([str(program)], [fakes], narrow)
-    assert first == "0 1 1 1"
-    assert launches_and_routines(log) == (1, [])
+    first, *log = run_with_standin([program], [fakes], narrow)
+    assert (first, launches_and_routines(log)) == ("0 1 1 1", (1, []))
 
 
 @of_both
-@pytest.mark.parametrize("name", ["lib{}-5b5fe7f9.so.12", "libalgebra.so"])
-@pytest.mark.parametrize("optimised", ["-O0", "-O2"])
+@pytest.mark.parametrize(("name", "optimised"), [("lib{}-5b5fe7f9.so.12", "-O0"), ("libalgebra.so", "-O2")])
 def test_one_of_another_name_is_found(
-    fakes: Path, tmp_path: Path, narrow: Path, library: Library, name: str, optimised: str
+    fakes: Path, tmp_path: Path, driven: Run, library: Library, name: str, optimised: str
 ) -> None:
     """Wheels carry one under a name with a hash, local to the library that needs it."""
     named = name.format(library.name)
     library.other(fakes, tmp_path / named, "of another: ")
     plugin = library.plugin(tmp_path, tmp_path, named, PLUGIN, optimised)
-    lines = run_with_standin([sys.executable, "-c", DRIVEN, plugin], [fakes, tmp_path], narrow)
-    assert launches_and_routines(lines) == (1, [f"of another: {library.routine}"])
+    assert driven([plugin]) == (1, [f"of another: {library.routine}"])
 
 
 @of_both
-def test_each_of_two_libraries_gets_its_own_calls(
-    fakes: Path, tmp_path: Path, narrow: Path, library: Library
-) -> None:
+def test_each_of_two_libraries_gets_its_own_calls(fakes: Path, tmp_path: Path, driven: Run, library: Library) -> None:
     """Descriptors, which differ, are read by the library that made them."""
-    plugins = library.two(fakes, tmp_path)
-    lines = run_with_standin([sys.executable, "-c", DRIVEN, *plugins * 2], [fakes, tmp_path], narrow)
-    assert launches_and_routines(lines) == (4, [library.routine, f"of 12: {library.routine}"] * 2)
+    assert driven(library.two(fakes, tmp_path) * 2) == (4, [library.routine, f"of 12: {library.routine}"] * 2)
 
 
 @of_both
 def test_another_preloaded_tool_sees_what_is_left(
     fakes: Path, tmp_path: Path, narrow: Path, library: Library
 ) -> None:
-    tool = library.built(tmp_path, "tool.so", library.tool, "-shared", f"-L{fakes}", "-l:libcuda.so.1")
+    tool = compiled_c(HEADERS, tmp_path, "tool.so", library.tool, "-shared", f"-L{fakes}", "-l:libcuda.so.1")
     program = library.built(tmp_path, "tooled", TOOLED, *linked(fakes, f"{library.so}.13"))
-    lines = run_with_standin([str(program)], [fakes], narrow, preloaded=f":{tool}")
+    lines = run_with_standin([program], [fakes], narrow, preloaded=f":{tool}")
     assert lines.count("the tool") == 1
     assert launches_and_routines(lines) == (1, [library.routine] if library is CUBLAS else [])
 
@@ -256,12 +259,7 @@ def test_without_the_library_its_function_is_not_there(
 
 
 EARLY = """
-__attribute__((constructor)) static void early(void)
-{
-    void *handle;
-    cublasCreate_v2(&handle);
-    multiply_by(handle, 0);
-}
+__attribute__((constructor)) static void early(void) { multiply_once(0); }
 int unused(void) { return 0; }
 """
 AFTER_EARLY = """
@@ -277,7 +275,7 @@ int main(void)
 def test_products_in_constructors_of_libraries_are_reached(fakes: Path, narrow: Path, tmp_path: Path) -> None:
     CUBLAS.built(tmp_path, "libearly.so", EARLY, "-shared", *linked(fakes))
     program = CUBLAS.built(tmp_path, "after", AFTER_EARLY, f"-L{tmp_path}", "-l:libearly.so", *linked(fakes))
-    assert launches_and_routines(run_with_standin([str(program)], [fakes, tmp_path], narrow)) == (1, [])
+    assert launches_and_routines(run_with_standin([program], [fakes, tmp_path], narrow)) == (1, [])
 
 
 CREATING = """
@@ -313,11 +311,10 @@ print(driver.fake_log().decode())
 
 
 def test_a_handle_of_a_second_cublas_is_forgotten_when_it_is_destroyed(
-    fakes: Path, tmp_path: Path, narrow: Path
+    fakes: Path, tmp_path: Path, driven: Run
 ) -> None:
-    plugins = CUBLAS.two(fakes, tmp_path, CREATING)
-    lines = run_with_standin([sys.executable, "-c", OF_HANDLES, *plugins], [fakes, tmp_path], narrow)
-    assert launches_and_routines(lines) == (0, ["cublasDgemm_v2", *["of 12: cublasDgemm_v2"] * 2])
+    found = driven(CUBLAS.two(fakes, tmp_path, CREATING), OF_HANDLES)
+    assert found == (0, ["cublasDgemm_v2", *["of 12: cublasDgemm_v2"] * 2])
 
 
 def test_a_sentence_that_nobody_reads_ends_no_program(fakes: Path, tmp_path: Path) -> None:
@@ -335,7 +332,6 @@ def test_a_sentence_that_nobody_reads_ends_no_program(fakes: Path, tmp_path: Pat
 
 
 ONE_BY_ONE = """
-#include <link.h>
 int main(int count, char **paths)
 {
     for (int at = 1; at < count; ++at) {
@@ -359,42 +355,24 @@ def test_code_that_comes_to_where_other_code_was_calls_its_own_library(
     """A plugin was closed, and one that was linked with another library lies where it lay."""
     plugins = CUBLASLT.two(fakes, tmp_path)
     program = CUBLASLT.built(tmp_path, "program", ONE_BY_ONE, "-O1", f"-L{fakes}", "-l:libcuda.so.1", "-ldl")
-    first, second, third, *lines = run_with_standin([str(program), *plugins, plugins[0]], [fakes, tmp_path], narrow)
+    first, second, third, *lines = run_with_standin([program, *plugins, plugins[0]], [fakes, tmp_path], narrow)
     assert first == second == third
     assert launches_and_routines(lines) == (0, ["cublasLtMatmul", "of 12: cublasLtMatmul", "cublasLtMatmul"])
 
 
-ASKING_ITSELF = """
-#define FOUND(name, ...) \\
-    (((int (*)(__VA_ARGS__))dlsym(dlopen("libcublasLt.so.13", RTLD_NOW), name)))
-int cublasLtMatmulDescCreate(void **made, int compute, int scale)
-{
-    return FOUND("cublasLtMatmulDescCreate", void **, int, int)(made, compute, scale);
-}
-int cublasLtMatmulDescSetAttribute(void *of, int number, const void *value, size_t bytes)
-{
-    return FOUND("cublasLtMatmulDescSetAttribute", void *, int, const void *, size_t)(of, number, value, bytes);
-}
-int cublasLtMatrixLayoutCreate(void **made, int type, uint64_t rows, uint64_t columns, int64_t ld)
-{
-    return FOUND("cublasLtMatrixLayoutCreate", void **, int, uint64_t, uint64_t, int64_t)(made, type, rows, columns,
-                                                                                          ld);
-}
-int cublasLtMatmul(void *handle, void *of, const void *alpha, const void *A, void *a, const void *B, void *b,
-                   const void *beta, const void *C, void *c, void *D, void *d, const void *algorithm, void *workspace,
-                   size_t bytes, void *stream)
-{
-    return FOUND("cublasLtMatmul", void *, void *, const void *, const void *, void *, const void *, void *,
-                 const void *, const void *, void *, void *, void *, const void *, void *, size_t, void *)(
-        handle, of, alpha, A, a, B, b, beta, C, c, D, d, algorithm, workspace, bytes, stream);
-}
+ASKING_ITSELF = (
+    WORDS
+    + """
+#define ASK(name) int own_##name(WORDS) __asm__(#name); int own_##name(WORDS) \\
+    { return ((int (*)(WORDS))dlsym(dlopen("libcublasLt.so.13", RTLD_NOW), #name))(AS_GIVEN); }
+ASK(cublasLtMatmulDescCreate) ASK(cublasLtMatmulDescSetAttribute) ASK(cublasLtMatrixLayoutCreate) ASK(cublasLtMatmul)
 """
+)
 
 
-def test_a_library_may_have_functions_that_ask_for_cublaslts(fakes: Path, tmp_path: Path, narrow: Path) -> None:
+def test_a_library_may_have_functions_that_ask_for_cublaslts(tmp_path: Path, driven: Run) -> None:
     plugin = CUBLASLT.built(tmp_path, "plugin.so", ASKING_ITSELF + PLUGIN, "-shared", "-O0", "-Wl,-Bsymbolic")
-    lines = run_with_standin([sys.executable, "-c", DRIVEN, str(plugin)], [fakes], narrow)
-    assert launches_and_routines(lines) == (1, ["cublasLtMatmul"])
+    assert driven([plugin]) == (1, ["cublasLtMatmul"])
 
 
 @pytest.mark.parametrize(
@@ -402,13 +380,12 @@ def test_a_library_may_have_functions_that_ask_for_cublaslts(fakes: Path, tmp_pa
     ["cublasLtMatmulDescInit_internal", "cublasLtMatrixLayoutInit_internal", "cublasLtMatmulDescGetAttribute"],
 )
 def test_without_functions_for_descriptors_all_is_left(
-    fakes: Path, tmp_path: Path, narrow: Path, missing: str
+    fakes: Path, tmp_path: Path, driven: Run, missing: str
 ) -> None:
     other = f"-D{missing}={missing}_of_another_version", "-UREVERSED"
     CUBLASLT.other(fakes, tmp_path / "libcublasLt.so.13", "of another: ", *other)
     plugin = CUBLASLT.plugin(tmp_path, tmp_path, "libcublasLt.so.13")
-    lines = run_with_standin([sys.executable, "-c", DRIVEN, str(plugin)], [tmp_path, fakes], narrow)
-    assert launches_and_routines(lines) == (0, ["of another: cublasLtMatmul"] * 2)
+    assert driven([plugin]) == (0, ["of another: cublasLtMatmul"] * 2)
 
 
 MANY = """
@@ -424,24 +401,18 @@ int multiply(int transa)
 """
 
 
-def test_of_more_calling_places_than_are_kept_each_is_known(fakes: Path, tmp_path: Path, narrow: Path) -> None:
+def test_of_more_calling_places_than_are_kept_each_is_known(fakes: Path, tmp_path: Path, driven: Run) -> None:
     """1024 of each of two libraries, some of which would be kept in the same place."""
-    plugins = CUBLASLT.two(fakes, tmp_path, MANY, "-O0")
-    lines = run_with_standin([sys.executable, "-c", DRIVEN, *plugins], [fakes, tmp_path], narrow)
-    assert launches_and_routines(lines) == (2048, ["cublasLtMatmul"] * 1024 + ["of 12: cublasLtMatmul"] * 1024)
+    found = driven(CUBLASLT.two(fakes, tmp_path, MANY, "-O0"))
+    assert found == (2048, ["cublasLtMatmul"] * 1024 + ["of 12: cublasLtMatmul"] * 1024)
 
 
 # cuBLAS multiplies by cuBLASLt, in a routine that is not stood in for, and in one that is.
 CUBLAS_ITSELF = """
-#include <stdlib.h>
 int cublasCreate_v2(void **handle) { return (*handle = malloc(64)) == NULL; }
 int cublasGetStream_v2(void *handle, void **stream) { return *stream = NULL, 0; }
 int cublasHgemm(void *handle) { prepare(0); return MULTIPLY; }
-int cublasDgemm_v2(void *handle)
-{
-    prepare(0);
-    return MULTIPLY;
-}
+int cublasDgemm_v2(void *handle) { prepare(0); return MULTIPLY; }
 """
 PROGRAM = """
 import ctypes

@@ -14,21 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.lt_calls import (
-    BATCHES,
-    EPILOGUE,
-    LEFT,
-    MORE,
-    OPERATION_BYTES,
-    ORDER,
-    POINTER_MODE,
-    SM_COUNT,
-    STRIDE,
-    TRANS_A,
-    TRANS_B,
-    WRONG,
-    matmul,
-)
+from tests import lt_calls as lt
+from tests.lt_calls import LEFT, MORE, matmul
 from tests.on_host import IN_C
 from tests.standin_calls import FLAGS, ONE, Played, by_reason, play
 from tsm2_tune.interpose.build import standin_path
@@ -74,16 +61,17 @@ def played(noting: Path, narrow: Path) -> Callable[..., Played]:
     return lambda *steps: play(noting, steps, pack=narrow, environment=preloaded)
 
 
-@pytest.mark.parametrize("changes", [
-    {}, {"m": 500, "k": 7}, {"c": {}, "beta": ONE}, {"operation": {TRANS_A: 0, POINTER_MODE: 0, EPILOGUE: 1}},
-    {"b": {"more": {STRIDE: 77, BATCHES: 1}}}, {"transa": 1, "orders": "rcc"}, {"compute": 69},
-])  # fmt: skip
-def test_a_plain_product_is_taken(played: Callable[..., Played], changes: dict[str, Any]) -> None:
-    found = played(matmul(**changes))
-    assert (len(found.launches), found.left, found.told) == (1, [], "")
+def test_a_plain_product_is_taken(played: Callable[..., Played]) -> None:
+    plain: list[dict[str, Any]] = [
+        {}, {"m": 500, "k": 7}, {"c": {}, "beta": ONE},
+        {"operation": {lt.TRANS_A: 0, lt.POINTER_MODE: 0, lt.EPILOGUE: 1}}, {"compute": 69},
+        {"b": {"more": {lt.STRIDE: 77, lt.BATCHES: 1}}}, {"transa": 1, "orders": "rcc"},
+    ]  # fmt: skip
+    found = played(*(matmul(**changes) for changes in plain))
+    assert (len(found.launches), found.left, found.told) == (len(plain), [], "")
 
 
-OF_OPERATION, OF_LAYOUT = {0, 1, TRANS_A, TRANS_B}, {0, ORDER, 2, 3, 4, BATCHES, STRIDE}
+OF_OPERATION, OF_LAYOUT = {0, 1, lt.TRANS_A, lt.TRANS_B}, {0, lt.ORDER, 2, 3, 4, lt.BATCHES, lt.STRIDE}
 KINDS = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
@@ -106,9 +94,12 @@ def attributes(which: str) -> Iterator[tuple[int, list[Any]]]:
 
 def test_what_a_kernel_does_not_compute_as_cublaslt_would_is_left(played: Callable[..., Played]) -> None:
     there = {(number, kind) for number, (kind, _) in attributes("operation")}
-    asked = [({(one, OPERATION_BYTES.get(one, "i")) for one in case[0].get("operation", {})}, case) for case in LEFT]
-    cases = [case for attributes_asked, case in asked if attributes_asked <= there]
-    cases.remove(({"k": -1}, WRONG))  # for which no layout is made
+
+    def is_known(operation: dict[int, int]) -> bool:
+        return {(one, lt.OPERATION_BYTES.get(one, "i")) for one in operation} <= there
+
+    cases = [case for case in LEFT if is_known(case[0].get("operation", {}))]
+    cases.remove(({"k": -1}, lt.WRONG))  # for which no layout is made
     found = played(*(matmul(**changes) for changes, _ in cases))
     assert (found.launches, found.told) == ([], "")
     assert by_reason(found) == Counter(reason for _, reason in cases)
@@ -125,5 +116,5 @@ def test_no_attribute_of_this_version_is_passed_over(played: Callable[..., Playe
     steps = [matmul(**one) for one in changes]
     found = played(*steps, matmul())
     assert (len(found.launches), len(found.left)) == (1, len(steps))
-    named = {POINTER_MODE, EPILOGUE, SM_COUNT} if where == "operation" else set()
+    named = {lt.POINTER_MODE, lt.EPILOGUE, lt.SM_COUNT} if where == "operation" else set()
     assert by_reason(found)[MORE] == len(others.keys() - named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.calls import SIZES, A, C, Call
 from tests.library_calls import InProcess, fabricated_library, tried
 from tests.library_calls import play as play_library
+from tests.lt_calls import NO_KERNEL, WRONG
 from tests.on_host import IN_C
 from tests.standin_calls import ONE, ZERO, by_reason, gemm, play
 from tsm2_tune.generator.problem import Problem
@@ -39,56 +41,48 @@ def syrk(routine: str, is_plain: bool = True, **changes: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("routine", "dtype"), ROUTINES)
-@pytest.mark.parametrize("uplo", [0, 1])
-@pytest.mark.parametrize("beta", [ZERO, [0.5, 0.0]])
 def test_a_triangle_is_copied_of_what_the_library_computes(
-    there: InProcess, fakes: Path, pack: Path, routine: str, dtype: str, uplo: int, beta: list[float]
+    there: InProcess, fakes: Path, pack: Path, routine: str, dtype: str
 ) -> None:
-    steps = [syrk(routine, plain, uplo=uplo, beta=beta, alpha=[2.0, 0.0], ldc=9) for plain in (True, False)]
+    kinds = list(product((0, 1), (ZERO, [0.5, 0.0]), (True, False)))
+    steps = [syrk(routine, plain, uplo=uplo, beta=beta, alpha=[2.0, 0.0], ldc=9) for uplo, beta, plain in kinds]
     played = play(fakes, [["cublasSetStream_v2", 77], *steps], pack=pack)
     scratch, size = 1 << 20, SIZES[dtype]
     assert f"allocate {SCRATCH_BYTES}" in played.log
+    plain_ops, across = OPERATIONS[routine[7:11]]
     own = [
-        Call(dtype, operations, 6, 6, 3, alpha=2, beta=beta[0], lda=lda, ldb=lda, a=A, b=A, c=scratch, ldc=6)
-        for operations, lda in zip(OPERATIONS["herk" if "herk" in routine else "syrk"], (6, 3), strict=True)
-    ]
+        Call(dtype, plain_ops if plain else across, 6, 6, 3, alpha=2, beta=beta[0], lda=6 if plain else 3,
+             ldb=6 if plain else 3, a=A, b=A, c=scratch, ldc=6)
+        for _, beta, plain in kinds
+    ]  # fmt: skip
     expected = there(play_library, str(pack), [("set_stream", 77), *own])
-    assert expected.statuses == [0, 0]
+    assert expected.statuses == [0] * len(own)
     copied = f"copy {C:x} pitch {9 * size} to {scratch:x} pitch {6 * size} width {6 * size} height 6 on 77"
     cleared = f"set {scratch + size // 2:x} pitch {7 * size} words {size // 8} height 6 on 77"
     packed, letter = scratch + SCRATCH_BYTES // 2, routine[6]
-    for launch in (line for line in expected.log if line.startswith("launch ")):
+    launches = [line for line in expected.log if line.startswith("launch ")]
+    log = [line for line in played.log if line.split()[0] not in ("push", "pop", "load", "function")]
+    for launch, (uplo, beta, _) in zip(launches, kinds, strict=True):
         lines = [copied] if beta != ZERO else []
-        lines += [launch]
-        lines += [cleared] if "herk" in routine else []
+        lines += [launch, cleared] if "herk" in routine else [launch]
         lines.append(f"cublas{letter}trttp stream 4d {uplo} 6 {scratch} 6 {packed}")
         lines.append(f"cublas{letter}tpttr stream 4d {uplo} 6 {packed} {C} 9")
-        at = played.log.index(lines[0])
-        told = [
-            line for line in played.log[at : at + 12] if line.split()[0] not in ("push", "pop", "load", "function")
-        ]
-        assert told[: len(lines)] == lines
-        del played.log[: at + len(lines)]
+        at = log.index(lines[0])
+        assert log[at : at + len(lines)] == lines
+        del log[: at + len(lines)]
     assert {one.routine for one in played.seen} == {routine[7:11]}
-    assert all(one.is_gram and one.taken == 1 for one in played.seen)
+    assert all(one.is_gram and one.calls == one.taken for one in played.seen)
+    assert sum(one.taken for one in played.seen) == len(kinds)
 
 
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [
-        (syrk("cublasSsyrk_v2", n=257, ldc=257, lda=257), "the library has no kernel for it"),
-        (syrk("cublasSsyrk_v2_64", ldc=2**31), "the library has no kernel for it"),
-        (syrk("cublasSsyrk_v2", uplo=2), "alpha or an extent is 0, or C overlaps"),
-        (syrk("cublasZherk_v2", trans=1), "alpha or an extent is 0, or C overlaps"),
-        (syrk("cublasCsyrk_v2", trans=2), "alpha or an extent is 0, or C overlaps"),
-        (syrk("cublasSsyrk_v2", lda=5), "alpha or an extent is 0, or C overlaps"),
-        (syrk("cublasSsyrk_v2", C=A), "alpha or an extent is 0, or C overlaps"),
-        (syrk("cublasZherk_v2", alpha=ZERO), "alpha or an extent is 0, or C overlaps"),
-    ],
-)
-def test_what_cannot_be_computed_so_is_left(fakes: Path, pack: Path, step: Any, reason: str) -> None:
-    played = play(fakes, [step], pack=pack)
-    assert (by_reason(played), played.launches, len(played.left)) == ({reason: 1}, [], 1)
+def test_what_cannot_be_computed_so_is_left(fakes: Path, pack: Path) -> None:
+    other = syrk("cublasSsyrk_v2", n=257, ldc=257, lda=257), syrk("cublasSsyrk_v2_64", ldc=2**31)
+    wrong = (
+        *(syrk("cublasSsyrk_v2", uplo=2), syrk("cublasSsyrk_v2", lda=5), syrk("cublasSsyrk_v2", C=A)),
+        *(syrk("cublasZherk_v2", trans=1), syrk("cublasCsyrk_v2", trans=2), syrk("cublasZherk_v2", alpha=ZERO)),
+    )
+    played = play(fakes, [*other, *wrong], pack=pack)
+    assert (by_reason(played), played.launches, len(played.left)) == ({NO_KERNEL: 2, WRONG: 6}, [], 8)
 
 
 def test_what_is_captured_or_shares_its_lane_is_left(fakes: Path, pack: Path) -> None:

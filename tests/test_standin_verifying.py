@@ -38,21 +38,22 @@ def test_a_kernel_that_is_off_is_left_out(fakes: Path, pack: Path, writes: float
     played = verified(fakes, pack, writes)
     assert played.told.count("\n") == 1
     assert f"6x2x3 of f64: C[0, 0] is {writes:.9g} by the kernel and 3" in played.told
-    assert len(played.launches) == 1
-    assert len(played.left) == 5
+    assert (len(played.launches), len(played.left)) == (1, 5)
     assert by_reason(played) == {"its result was compared": 1, "the kernel's result was wrong": 4}
     assert played.seen[0].worst > 1
     assert played.results == [[3.0] * 12] * 5
 
 
-@pytest.mark.parametrize("writes", [3.0, 3 + 1e-14, 3 - 1e-14])
-def test_a_kernel_that_is_right_is_taken_after_the_comparison(fakes: Path, pack: Path, writes: float) -> None:
-    played = verified(fakes, pack, writes)
-    assert played.told == ""
-    assert (len(played.launches), len(played.left)) == (5, 3)
+@pytest.mark.parametrize(("writes", "captured"), [(3.0, 7), (3 + 1e-14, 0), (3 - 1e-14, 0)])
+def test_a_kernel_that_is_right_is_taken_after_the_comparison(
+    fakes: Path, pack: Path, writes: float, captured: int
+) -> None:
+    """A comparison ends no capture on another stream."""
+    played = verified(fakes, pack, writes, captured=captured)
+    assert (played.told, len(played.launches), len(played.left)) == ("", 5, 3)
     (one,) = played.seen
-    assert (one.compared, one.taken) == (3, 2)
-    assert one.worst < 0.5
+    assert (one.compared, one.taken, one.worst < 0.5) == (3, 2, True)
+    assert not any("capture ended" in line for line in played.log)
 
 
 @pytest.mark.parametrize(
@@ -72,8 +73,7 @@ def test_the_bound_is_that_of_the_products_numbers(
     fakes: Path, pack: Path, changes: dict[str, Any], writes: float, is_right: bool
 ) -> None:
     played = verified(fakes, pack, writes, **changes)
-    assert (played.told == "") == is_right
-    assert (played.seen[0].worst <= 1) == is_right
+    assert (played.told == "", played.seen[0].worst <= 1) == (is_right, is_right)
 
 
 @pytest.mark.parametrize(("off", "is_right"), [(5e-10, True), (2e-9, False)])
@@ -85,12 +85,6 @@ def test_the_bound_grows_with_the_root_of_the_terms(fakes: Path, tmp_path: Path,
     steps = [["memory", memory], gemm("cublasDgemm_v2", k=10_000)]
     (one,) = play(fakes, steps, pack=pack, compared=1, environment=environment).seen
     assert (one.compared, one.worst <= 1) == (1, is_right)
-
-
-def test_a_comparison_ends_no_capture_on_another_stream(fakes: Path, pack: Path) -> None:
-    played = verified(fakes, pack, 3.0, captured=7)
-    assert played.seen[0].compared == 3
-    assert not any("capture ended" in line for line in played.log)
 
 
 def test_a_comparison_leaves_what_cublas_computes_of_the_c_before(fakes: Path, pack: Path) -> None:
