@@ -40,9 +40,9 @@ SLOW_FILES = """
     importing_refused cache_size
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
-    exported_orders exported_module exported_workspace faults vendor_finals forget gate
+    exported_module exported_workspace faults vendor_finals forget gate
     launches choice export_within distributions cache selection rekey
-    exported_vendor imports compilers launcher_first pairs kills resume interrupted
+    imports compilers launcher_first pairs kills resume interrupted
     examples basis mutation ladder leading api_on_host cache_states choice_on_host library_choice
     report_in_browser db_kills db_on_server networks postgresql postgresql_writers
     json_lines_on_host fleet cluster kernel_pages

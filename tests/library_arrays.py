@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,10 @@ import numpy as np
 from tests.calls import Call
 from tests.fabricated import device_array
 from tests.fake_tensors import Cupy, Tensor
+from tests.modules import launched_values
 from tests.random_calls import TYPES, WORDS
+from tests.spelling import spelt
+from tsm2_tune.runtime.arrays.batches import packed_strides
 
 OF_TYPESTR = {typestr: f"torch.{WORDS[name]}" for name, typestr in TYPES.items()} | {"<i4": "torch.int32"}
 
@@ -39,3 +43,20 @@ def arrays_of(kind: str, call: Call) -> list[Any]:
         bit = kind == "torch" and name != "c" and call.bits["ab".index(name)]
         found.append(array_of(kind, described, **{"is_conj": lambda: True} if bit else {}))
     return found
+
+
+SHARED_BATCH = spelt(
+    "small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,direct=0,min_blocks=2,blocks=16,extents=0x0x0"
+)  # whose blocks share a batch
+
+
+def batch(shape: tuple[int, ...], at: int, strides: tuple[int, ...] = (), **changes: Any) -> Tensor:
+    """A float32 tensor; row-major without gaps where no strides, in elements, are given."""
+    strides = strides or packed_strides(shape, 1)
+    described = device_array(shape, tuple(4 * one for one in strides), at=at)
+    return Tensor(described, dtype="torch.float32", **changes)
+
+
+def values_at(module: ModuleType, *places: int) -> list[Any]:
+    """Return what the last launch was given at these places of its arguments."""
+    return [launched_values(module)[at] for at in places]

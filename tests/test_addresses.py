@@ -13,22 +13,11 @@ from tsm2_tune.tuner.results.storage.addresses import is_address, is_text, place
 
 SECRET = "hunter2"
 NEARLY = (
-    " postgresql://u:{}@h/d",
-    "\tpostgresql://u:{}@h/d",
-    "'postgresql://u:{}@h/d'",
-    "postgresql:/u:{}@h/d",
-    "postgresql:/{}@h/d",
-    "postgresql:u:{}@h/d",
-    "postgresql//u:{}@h/d",
-    "postgresql ://u:{}@h/d",
-    "postgres;//u:{}@h/d",
-    "POSTGRESQL://u:{}@h/d",
-    "PostgreSQL:/u:{}@h/d",
-    "PGPASSWORD={} postgresql://h/d",
-    "--db=postgresql://u:{}@h/d",
-    "db:postgresql://u:{}@h/d?password={}",
-    "mysql:/u:{}@h/d",
-)
+    " postgresql://u:{}@h/d", "\tpostgresql://u:{}@h/d", "'postgresql://u:{}@h/d'", "postgresql:/u:{}@h/d",
+    "postgresql:/{}@h/d", "postgresql:u:{}@h/d", "postgresql//u:{}@h/d", "postgresql ://u:{}@h/d",
+    "postgres;//u:{}@h/d", "POSTGRESQL://u:{}@h/d", "PostgreSQL:/u:{}@h/d", "PGPASSWORD={} postgresql://h/d",
+    "--db=postgresql://u:{}@h/d", "db:postgresql://u:{}@h/d?password={}", "mysql:/u:{}@h/d",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ["", ".jsonl"])
@@ -37,9 +26,8 @@ def test_what_is_nearly_an_address_is_none_and_hides_its_password(name: str, end
     name += end
     assert is_address(name)
     assert not is_text(name)
-    with pytest.raises(
-        StoreError, match="is not a database that this tsm2-tune supports: name a file, or"
-    ) as refused:
+    said = "is not a database that this tsm2-tune supports: name a file, or"
+    with pytest.raises(StoreError, match=said) as refused:
         place_of(name.replace("{}", SECRET))
     assert SECRET not in str(refused.value)
 
@@ -75,18 +63,10 @@ def test_secrets_in_an_address_are_refused(name: str, spelt: Callable[[str], str
 
 
 @pytest.mark.parametrize("command", ["best", "db check", "show 1", "import"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "host=h password={} dbname=n",
-        "dbname=n",
-        "password='a {}' host = h",
-        "HOST=h PassWord = {}",
-        " user=u scram_client_key={}",
-        "'service=s'",
-        "x=1 oauth_client_secret={}",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "host=h password={} dbname=n", "dbname=n", "password='a {}' host = h", "HOST=h PassWord = {}",
+    " user=u scram_client_key={}", "'service=s'", "x=1 oauth_client_secret={}",
+])  # fmt: skip
 def test_a_connection_string_is_no_file(
     command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,12 +78,11 @@ def test_a_connection_string_is_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["best", "db check", "show 1"])
-def test_what_sqlalchemy_refuses_of_it_is_told(command: str) -> None:
+def test_what_sqlalchemy_refuses_of_it_is_told() -> None:
     pytest.importorskip("psycopg")
-    assert "is not an address (number of hosts and ports" in refused(
-        *command.split(), "--db", "postgresql+psycopg:///x?port=5432&host=/nonexist&port=2"
-    )
+    address = "postgresql+psycopg:///x?port=5432&host=/nonexist&port=2"
+    for command in (["best"], ["db", "check"], ["show", "1"]):
+        assert "is not an address (number of hosts and ports" in refused(*command, "--db", address)
 
 
 @pytest.mark.parametrize(
@@ -117,19 +96,10 @@ def test_no_command_shows_it(command: str) -> None:
     assert "postgresql:/***@h/d" in said.output
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a=b.db",
-        "my host.db",
-        "./host=h.db",
-        "a:b@c.db",
-        "./postgresql:/me@x.db",
-        "postgres/me@x.db",
-        "postgresql.db",
-        "1:2@h.db",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "a=b.db", "my host.db", "./host=h.db", "a:b@c.db", "./postgresql:/me@x.db", "postgres/me@x.db", "postgresql.db",
+    "1:2@h.db",
+])  # fmt: skip
 def test_a_file_whose_name_has_a_colon_or_an_at_is_a_file(name: str) -> None:
     assert place_of(name) == Path(name)
     assert shown_name(name) == name

@@ -32,12 +32,13 @@ from tsm2_tune.tuner.results.store import Store
 SMS = 132
 
 
-@pytest.fixture
-def module(tmp_path: Path) -> ModuleType:
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """Return a module of two shapes, the vendor slower at one and faster at the other, for a GPU and a host."""
     config = StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4)
     wide, tall = Problem(20480, 8, 20480, "f32"), Problem(20480, 8, 640, "f32")
-    with Store.open(tmp_path / "results.db", create=True) as store:
+    folder = tmp_path_factory.mktemp("module")
+    with Store.open(folder / "results.db", create=True) as store:
         for run in (tuning_run(sms=SMS), replace(host_run(), sms=2)):
             for problem, us in ((wide, 380.0), (tall, 30.0)):
                 store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config)))
@@ -46,7 +47,7 @@ def module(tmp_path: Path) -> ModuleType:
             store.add_final(
                 tuning_run(sms=SMS), final((config, us), problem=problem, vendor=vendor), ("stream_a_fma",), BASIS
             )
-        return imported(export(store, "module")[0], tmp_path)
+        return imported(export(store, "module")[0], folder)
 
 
 def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:
@@ -73,31 +74,14 @@ def test_where_the_vendor_is_expected_to_be_faster_the_choice_says_so(module: Mo
     assert module.match(20480, 8, 700, "f32", GPU).is_vendor_chosen
 
 
-@pytest.fixture
-def both_orders(tmp_path: Path) -> ModuleType:
-    """Return a module of kernels for column-major operands and one for row-major operands."""
-    return module_of_all(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("m", "n", "op"),
-    [
-        (16, 10**6, "ttt"),
-        (16, 2 * 10**6, "ttt"),
-        (20480, 8, "nn"),
-        (10**6, 16, "nn"),
-    ],  # the last is tall, and no other asked
-)
-def test_wide_c_is_computed_transposed_where_predicted_faster(
-    both_orders: ModuleType, monkeypatch: pytest.MonkeyPatch, m: int, n: int, op: str
-) -> None:
+def test_wide_c_is_computed_transposed_where_predicted_faster(tmp_path: Path) -> None:
+    both_orders = module_of_all(tmp_path)  # kernels for column-major operands and one for row-major operands
     recording(both_orders)
-    a, b, c = (
-        device_array(shape, at=number << 40) for number, shape in enumerate(((m, 16), (16, n), (m, n)), start=1)
-    )
-    found = both_orders.choice(a, b, c, fallback="error")
-    assert (found.winner.op, found.is_transposed) == (op, op == "ttt")
-    assert (f", by op ttt as the transposed product {n}x{m}x16: " in str(found)) == found.is_transposed
+    for m, n, op in ((16, 10**6, "ttt"), (16, 2 * 10**6, "ttt"), (20480, 8, "nn"), (10**6, 16, "nn")):
+        shapes = enumerate(((m, 16), (16, n), (m, n)), start=1)
+        found = both_orders.choice(*(device_array(one, at=at << 40) for at, one in shapes), fallback="error")
+        assert (found.winner.op, found.is_transposed) == (op, op == "ttt")
+        assert (f", by op ttt as the transposed product {n}x{m}x16: " in str(found)) == found.is_transposed
 
 
 def test_on_a_host_a_launch_is_fitted_and_no_time_expected(module: ModuleType) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,18 @@ from tests.fabricated import exported, trial, tuning_run, winners
 from tests.modules import OUT, A, B, loaded, recorded
 
 
-class Processes:
-    """Fresh copies of one exported module, as processes have them."""
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
+    """Makes fresh copies of one exported module, as processes have them."""
+    path = tmp_path_factory.mktemp("module") / "kernels.py"
+    path.write_text(exported("module", winners(path.parent, (tuning_run(), trial()))), encoding="utf-8")
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "kernels.py"
-        self.path.write_text(exported("module", winners(folder, (tuning_run(), trial()))), encoding="utf-8")
-
-    def new(self) -> Any:
-        best: Any = recorded(loaded(self.path))
+    def process() -> Any:
+        best: Any = recorded(loaded(path))
         best.driver.free_bytes = 1 << 30  # for what is written between timings
         return best
 
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Processes:
-    return Processes(tmp_path)
+    return process
 
 
 @pytest.fixture
@@ -45,8 +42,8 @@ def is_timed(best: Any) -> bool:
     return any(call.startswith("fill") for call in best.driver.calls)
 
 
-def test_the_next_process_times_nothing(processes: Processes, file: Path) -> None:
-    first, second, without = processes.new(), processes.new(), processes.new()
+def test_the_next_process_times_nothing(new: Callable[[], Any], file: Path) -> None:
+    first, second, without = new(), new(), new()
     first.remember(file)
     assert is_timed(first)
     second.remember(str(file))
@@ -62,17 +59,17 @@ def test_the_next_process_times_nothing(processes: Processes, file: Path) -> Non
     assert is_timed(second)
 
 
-def test_what_was_found_elsewhere_is_told_and_not_used(processes: Processes, file: Path) -> None:
-    first = processes.new()
+def test_what_was_found_elsewhere_is_told_and_not_used(new: Callable[[], Any], file: Path) -> None:
+    first = new()
     first.remember(file)
     is_timed(first)
     for name, value in (("IDENTITY", "another"), ("driver_version", lambda: "580.1 13000")):
-        other = processes.new()
+        other = new()
         setattr(other, name, value)
         other.remember(file)
         with pytest.warns(RuntimeWarning, match="its choices are for another module, GPU or driver and are not used"):
             assert is_timed(other)
-    again = processes.new()
+    again = new()
     again.remember(file)
     assert not is_timed(again)
     assert len(file.read_text().splitlines()) == 3
@@ -86,46 +83,42 @@ NO_CHOICES = (
 )  # fmt: skip
 
 
-def test_lines_that_are_no_choices_are_left_out(processes: Processes, file: Path) -> None:
-    first, second = processes.new(), processes.new()
+def test_lines_that_are_no_choices_are_left_out(new: Callable[[], Any], file: Path) -> None:
     file.write_text("\n".join(NO_CHOICES))
-    with pytest.warns(RuntimeWarning, match=f"{len(NO_CHOICES)} lines are not choices"):
-        first.remember(file)
-    assert is_timed(first)
-    with pytest.warns(RuntimeWarning, match=f"{len(NO_CHOICES)} lines are not choices"):
-        second.remember(file)
-    assert not is_timed(second)
+    for is_first in (True, False):
+        best = new()
+        with pytest.warns(RuntimeWarning, match=f"{len(NO_CHOICES)} lines are not choices"):
+            best.remember(file)
+        assert is_timed(best) == is_first
 
 
-def test_a_launch_that_this_module_has_not_is_not_started(processes: Processes, file: Path) -> None:
-    first = processes.new()
+def test_a_launch_that_this_module_has_not_is_not_started(new: Callable[[], Any], file: Path) -> None:
+    first = new()
     first.remember(file)
     is_timed(first)
     owner, named, (_, *times) = json.loads(file.read_text())
     for way in ([9, 128, 1, False], [0, 64, 1, False], [0, 128, 7, False], [-1, 128, 1, True]):
-        second = processes.new()
+        second = new()
         file.write_text(json.dumps([owner, named, [way, *times]]) + "\n")
         second.remember(file)
         assert is_timed(second)
 
 
-def test_a_file_of_another_kind_is_refused(processes: Processes, tmp_path: Path) -> None:
-    best = processes.new()
+def test_a_file_of_another_kind_is_refused(new: Callable[[], Any], tmp_path: Path) -> None:
+    best = new()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="expected a regular file of at most 64 MiB"):
-        best.remember(tmp_path / "pipe")
     with (tmp_path / "large").open("wb") as large:
         large.truncate((64 << 20) + 1)
-    with pytest.raises(ValueError, match="expected a regular file of at most 64 MiB"):
-        best.remember(tmp_path / "large")
-    with pytest.raises(IsADirectoryError):
-        best.remember(tmp_path)
-    with pytest.raises(TypeError):
-        best.remember(3)
+    for name in ("pipe", "large"):
+        with pytest.raises(ValueError, match="expected a regular file of at most 64 MiB"):
+            best.remember(tmp_path / name)
+    for wrong, error in ((tmp_path, IsADirectoryError), (3, TypeError)):
+        with pytest.raises(error):
+            best.remember(wrong)
 
 
-def test_two_at_once_lose_nothing(processes: Processes, file: Path) -> None:
-    several = [processes.new() for _ in range(4)]
+def test_two_at_once_lose_nothing(new: Callable[[], Any], file: Path) -> None:
+    several = [new() for _ in range(4)]
     product = several[0].Product.of(A, B, OUT)
     for best in several:
         best.remember(file)
@@ -136,15 +129,15 @@ def test_two_at_once_lose_nothing(processes: Processes, file: Path) -> None:
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(add, range(400)))
-    last = processes.new()
+    last = new()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         last.remember(file)
     assert len(last._chosen_file[0].choices) == 400
 
 
-def test_a_file_that_cannot_be_written_any_more_is_told(processes: Processes, file: Path) -> None:
-    best = processes.new()
+def test_a_file_that_cannot_be_written_any_more_is_told(new: Callable[[], Any], file: Path) -> None:
+    best = new()
     best.remember(file)
     file.unlink()
     file.mkdir()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +16,7 @@ from tests.cupy_on_host import Cupy, Ndarray
 from tests.fabricated import module_of, split_trial
 from tests.pretended_gpu import compute
 from tests.recording_driver import recording
+from tests.shared_modules import fresh
 from tsm2_tune.generator.problem import Problem
 
 OPS = ("ttt", "ntt", "tnt")  # ops of kernels with a row-major result
@@ -27,25 +30,26 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Cupy:
     return fake
 
 
+@pytest.fixture(scope="module")
+def of_ops(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """A module with kernels for OPS in f32 and c64."""
+    problems = [Problem(64, 4, 64, dtype, op) for dtype in ("f32", "c64") for op in OPS]
+    batches = [split_trial(replace(one, batch=9)) for one in problems]
+    return module_of(tmp_path_factory.mktemp("module"), *problems, *batches)
+
+
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A module with kernels for OPS in f32 and c64, on a pretended GPU; `streams` are where its products went."""
-    module: Any = module_of(
-        tmp_path,
-        *(Problem(64, 4, 64, dtype, op) for dtype in ("f32", "c64") for op in OPS),
-        *(split_trial(Problem(64, 4, 64, dtype, op, batch=9)) for dtype in ("f32", "c64") for op in OPS),
-    )
-    recording(module)
-    module.streams = compute(module)
-    return module
+def module(of_ops: ModuleType) -> Iterator[Any]:
+    """The module on a pretended GPU; `streams` are where its products went."""
+    with fresh(of_ops) as module:
+        recording(module, streams=compute(module))
+        yield module
 
 
 def numbers(shape: tuple[int, ...], dtype: str = "f4", order: Any = "C") -> Ndarray:
     """Small whole numbers, whose products are exact."""
-    drawn = RANDOM.integers(-4, 5, shape)
-    return Ndarray(
-        np.asarray(drawn + (1j * RANDOM.integers(-4, 5, shape) if dtype[0] == "c" else 0), dtype, order=order)
-    )
+    real, imaginary = RANDOM.integers(-4, 5, (2, *shape))
+    return Ndarray(np.asarray(real + 1j * imaginary if dtype[0] == "c" else real, dtype, order=order))
 
 
 def check(module: ModuleType, cupy: Cupy, a: Ndarray, b: Ndarray, *, by_kernel: bool, **named: Any) -> None:
@@ -74,32 +78,18 @@ def test_matrices_are_multiplied_by_kernels(module: ModuleType, cupy: Cupy, orde
     check(module, cupy, a, b, by_kernel=True, out=numbers((30, 3), dtype))
 
 
-def test_vectors_are(module: ModuleType, cupy: Cupy) -> None:
-    check(module, cupy, numbers((30, 20)), numbers((20,)), by_kernel=True)
-    check(module, cupy, numbers((20,)), numbers((20, 3)), by_kernel=True, out=numbers((3,)))
-    check(module, cupy, numbers((20,)), Ndarray(numbers((3, 20)).held.T), by_kernel=True)
-
-
-def test_a_batch_that_lies_as_one_matrix_is_one_product(module: ModuleType, cupy: Cupy) -> None:
-    a, b = numbers((5, 6, 20)), numbers((20, 3))
-    check(module, cupy, a, b, by_kernel=True)
-    check(module, cupy, a, b, by_kernel=True, out=numbers((5, 6, 3)))
-    check(module, cupy, a, numbers((20,)), by_kernel=True)
-    check(module, cupy, numbers((2, 5, 6, 20)), b, by_kernel=True)
+SHAPES = (
+    ((30, 20), (20,)), ((20,), (20, 3)), ((5, 6, 20), (20, 3)), ((5, 6, 20), (20,)), ((2, 5, 6, 20), (20, 3)),
+    ((5, 6, 20), (5, 20, 3)), ((2, 5, 6, 20), (2, 5, 20, 3)), ((5, 6, 20), (1, 20, 3)), ((6, 20), (5, 20, 3)),
+    ((20,), (5, 20, 3)),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c8"])
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        ((5, 6, 20), (5, 20, 3)),
-        ((2, 5, 6, 20), (2, 5, 20, 3)),
-        ((5, 6, 20), (1, 20, 3)),
-        ((6, 20), (5, 20, 3)),
-        ((20,), (5, 20, 3)),
-    ],
-)
-def test_batches_are_multiplied_by_kernels(module: ModuleType, cupy: Cupy, shapes: Any, dtype: str) -> None:
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_vectors_and_batches_are_multiplied_by_kernels(
+    module: ModuleType, cupy: Cupy, shapes: Any, dtype: str
+) -> None:
     a, b = (numbers(shape, dtype) for shape in shapes)
     check(module, cupy, a, b, by_kernel=True)
     out = numbers((a.held @ b.held).shape, dtype)
@@ -111,6 +101,7 @@ def test_a_batch_is_read_and_written_where_it_is(module: ModuleType, cupy: Cupy)
     a, b = Ndarray(numbers((5, 9, 23)).held[:, :6, :20]), Ndarray(numbers((5, 20, 7)).held[..., :3])
     check(module, cupy, a, b, by_kernel=True, out=Ndarray(numbers((5, 6, 8)).held[..., :3]))
     check(module, cupy, a, Ndarray(b.held[0]), by_kernel=True)
+    check(module, cupy, numbers((20,)), Ndarray(numbers((3, 20)).held.T), by_kernel=True)
     check(module, cupy, Ndarray(numbers((5, 20, 6)).held.transpose(0, 2, 1)), b, by_kernel=True)
     of_all = Ndarray(np.broadcast_to(numbers((20, 3)).held, (5, 20, 3)))
     check(module, cupy, a, of_all, by_kernel=True)
@@ -153,23 +144,23 @@ def test_a_product_over_its_own_operand_is_left_to_cupy(module: ModuleType, cupy
     assert (module.streams, cupy.multiplied) == ([], 1)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "out"),
-    [
-        (numbers((6, 20)), numbers((19, 3)), None),
-        (numbers((6, 20)), numbers((20, 3)), numbers((6, 4))),
-        (numbers((6, 20)), numbers((20, 3)), numbers((6, 3), "i4")),
-        (numbers(()), numbers((20, 3)), None),
-        (numbers((5, 6, 20)), numbers((20, 3)), numbers((6, 5, 3))),
-        (numbers((5, 6, 20)), numbers((4, 20, 3)), None),
-        (numbers((5, 6, 20)), numbers((5, 20, 3)), numbers((5, 6, 4))),
-        (numbers((6, 20)), Ndarray(numbers((20, 3)).held, 1), None),
-        (numbers((6, 20)), numbers((20, 3)).held, None),
-        ([[1.0]], numbers((1, 1)), None),
-    ],
-    ids=["inner", "out", "type", "scalar", "batch", "counts", "out of a batch", "device", "numpy", "list"],
-)
-def test_errors_are_cupys(module: ModuleType, cupy: Cupy, a: Any, b: Any, out: Any) -> None:
+ERRORS: dict[str, tuple[Any, ...]] = {
+    "inner": (numbers((6, 20)), numbers((19, 3)), None),
+    "out": (numbers((6, 20)), numbers((20, 3)), numbers((6, 4))),
+    "type": (numbers((6, 20)), numbers((20, 3)), numbers((6, 3), "i4")),
+    "scalar": (numbers(()), numbers((20, 3)), None),
+    "batch": (numbers((5, 6, 20)), numbers((20, 3)), numbers((6, 5, 3))),
+    "counts": (numbers((5, 6, 20)), numbers((4, 20, 3)), None),
+    "out of a batch": (numbers((5, 6, 20)), numbers((5, 20, 3)), numbers((5, 6, 4))),
+    "device": (numbers((6, 20)), Ndarray(numbers((20, 3)).held, 1), None),
+    "numpy": (numbers((6, 20)), numbers((20, 3)).held, None),
+    "list": ([[1.0]], numbers((1, 1)), None),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_are_cupys(module: ModuleType, cupy: Cupy, name: str) -> None:
+    a, b, out = ERRORS[name]
     with pytest.raises((TypeError, ValueError)) as theirs:
         cupy.matmul(a, b, out=out)
     with pytest.raises(type(theirs.value)) as ours:
@@ -178,10 +169,7 @@ def test_errors_are_cupys(module: ModuleType, cupy: Cupy, a: Any, b: Any, out: A
     assert module.streams == []
 
 
-def test_what_cupy_is_expected_to_be_faster_for_is_its(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cupy: Cupy
-) -> None:
-    module: Any = module_of(tmp_path, Problem(64, 4, 64, "f32", "ttt"), cublas_us=100.0, cublas_right=1)
-    recording(module)
-    module.streams = []
+def test_what_cupy_is_expected_to_be_faster_for_is_its(tmp_path: Path, cupy: Cupy) -> None:
+    module = module_of(tmp_path, Problem(64, 4, 64, "f32", "ttt"), cublas_us=100.0, cublas_right=1)
+    recording(module, streams=[])
     check(module, cupy, numbers((64, 64)), numbers((64, 4)), by_kernel=False)

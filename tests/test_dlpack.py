@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from pathlib import Path
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,20 +17,31 @@ from tests.dlpack_arrays import COPIED, CPU, MANAGED, READ_ONLY, Exported, Stand
 from tests.fabricated import module_of
 from tests.pretended_gpu import compute
 from tests.recording_driver import recording
+from tests.shared_modules import fresh
 from tsm2_tune.generator.problem import Problem
 
 RANDOM = np.random.default_rng(12)
 LEGACY = 1  # in DLPack
 
 
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module with kernels in f32 and bf16; `streams` are where its products went."""
+@pytest.fixture(scope="module")
+def of_two_types(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     kinds = ("f32", "nn"), ("f32", "ttt"), ("bf16", "nn")
-    module = module_of(tmp_path, *(Problem(64, 4, 64, dtype, op) for dtype, op in kinds))
-    recording(module)
-    module.streams = compute(module)  # type: ignore[attr-defined]
-    return module
+    return module_of(tmp_path_factory.mktemp("module"), *(Problem(64, 4, 64, dtype, op) for dtype, op in kinds))
+
+
+@pytest.fixture
+def module(of_two_types: ModuleType) -> Iterator[ModuleType]:
+    """A module with kernels in f32 and bf16; `streams` are where its products went."""
+    with fresh(of_two_types) as module:
+        recording(module, streams=compute(module))
+        yield module
+
+
+def operands(of_b: dict[str, Any] | None = None, of_out: dict[str, Any] | None = None) -> list[Any]:
+    """Return a, b and out, of which DLPack tells this."""
+    told: list[dict[str, Any]] = [{}, of_b or {}, of_out or {}]
+    return [Exported(numbers(*of), **one) for of, one in zip(((30, 20), (20, 3), (30, 3)), told, strict=True)]
 
 
 def numbers(rows: int, columns: int, order: str = "C") -> Any:
@@ -60,7 +71,7 @@ def test_a_part_without_strides_and_with_an_offset(module: ModuleType) -> None:
 def test_the_products_stream_waits_and_every_capsule_is_given_back(
     module: ModuleType, stream: int | None, waiting: int
 ) -> None:
-    arrays = [Exported(numbers(*shape)) for shape in ((30, 20), (20, 3), (30, 3))]
+    arrays = operands()
     module.gemm(arrays[0], arrays[1], out=arrays[2], stream=stream)
     assert module.streams == [stream or 0]
     assert [x.streams[-1] for x in arrays] == 3 * [waiting]
@@ -80,7 +91,7 @@ def test_it_is_the_stream_of_the_library_that_out_is_of(module: ModuleType, monk
 
 
 def test_a_library_that_lets_no_stream_wait_is_named(module: ModuleType) -> None:
-    a, b, out = Exported(numbers(30, 20)), Exported(numbers(20, 3), refuses=[77]), Exported(numbers(30, 3))
+    a, b, out = operands({"refuses": [77]})
     with pytest.raises(RuntimeError, match=r"^b: its __dlpack__ synchronizes no stream: no stream 77$"):
         module.gemm(a, b, out=out, stream=77)
     assert module.streams == []
@@ -110,7 +121,7 @@ def test_arrays_are_held_until_their_product_is_done(module: ModuleType) -> None
 
 
 def test_a_graphs_arrays_are_its_users(module: ModuleType) -> None:
-    a, b, out = (Exported(numbers(*shape)) for shape in ((30, 20), (20, 3), (30, 3)))
+    a, b, out = operands()
     module.gemm(a, b, out=out, stream=77)
     driver = module.cuda()
     before = len(driver.events)
@@ -144,27 +155,25 @@ def test_bfloat16_is_told_by_dlpack(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("told", [{"version": None}, {"read_only": True}, {"flags": READ_ONLY | COPIED}])
 def test_only_what_says_so_is_written(module: ModuleType, told: dict[str, Any]) -> None:
-    a, b, out = Exported(numbers(30, 20)), Exported(numbers(20, 3)), Exported(numbers(30, 3), **told)
+    a, b, out = operands(of_out=told)
     with pytest.raises(ValueError, match=r"^out: it is read-only, or does not say otherwise$"):
         module.gemm(a, b, out=out)
     assert module.streams == []
 
 
-@pytest.mark.parametrize(
-    ("array", "message"),
-    [
-        (
-            Exported(numbers(30, 20), version=(2, 0)),
-            r"whose memory address cannot be read: its DLPack has version 2\.0, expected 1",
-        ),
-        (Exported(numbers(30, 20).astype(np.int32)), r"expected one of .*, got int32"),
-        (Exported(numbers(30, 20), lanes=2), r"expected one of .*, got \|V8"),
-        (Exported(numbers(30, 20), device_type=CPU), r"expected a device array \(with .* or __dlpack__\)"),
-        (Exported(numbers(30, 20), refuses=[LEGACY]), r"a Exported whose memory address cannot be read: no stream 1"),
-    ],
-    ids=["version", "type", "lanes", "host", "refused"],
-)
-def test_what_is_refused(module: ModuleType, array: Exported, message: str) -> None:
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "version": ({"version": (2, 0)}, r"memory address cannot be read: its DLPack has version 2\.0, expected 1"),
+    "type": ({}, r"expected one of .*, got int32"),
+    "lanes": ({"lanes": 2}, r"expected one of .*, got \|V8"),
+    "host": ({"device_type": CPU}, r"expected a device array \(with .* or __dlpack__\)"),
+    "refused": ({"refuses": [LEGACY]}, r"a Exported whose memory address cannot be read: no stream 1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(module: ModuleType, name: str) -> None:
+    told, message = REFUSED[name]
+    array = Exported(numbers(30, 20).astype(np.int32) if name == "type" else numbers(30, 20), **told)
     with pytest.raises(TypeError, match=f"^a: .*{message}"):
         module.gemm(array, Exported(numbers(20, 3)), out=Exported(numbers(30, 3)))
 
@@ -183,15 +192,12 @@ def test_a_result_is_of_the_callers_library(module: ModuleType, order: str) -> N
     assert vector.held.shape == (30,)
 
 
-def test_a_library_whose_arrays_are_read_only_makes_none(module: ModuleType) -> None:
+def test_a_library_that_makes_none_that_can_be_written_is_asked_for_out(module: ModuleType) -> None:
+    with pytest.raises(RuntimeError, match=r"^a Exported creates no array for the result: pass out"):
+        module.gemm(*operands()[:2])
     a, b = Standard(numbers(30, 20), read_only=True), Standard(numbers(20, 3))
     with pytest.raises(TypeError, match=r"^a: a Standard creates no writable array: pass out$"):
         module.gemm(a, b)
-
-
-def test_a_library_that_makes_none_is_asked_for_out(module: ModuleType) -> None:
-    with pytest.raises(RuntimeError, match=r"^a Exported creates no array for the result: pass out"):
-        module.gemm(Exported(numbers(30, 20)), Exported(numbers(20, 3)))
 
 
 def test_nothing_but_jax_writes_its_arrays(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

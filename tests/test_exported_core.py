@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.call_log import logged
-from tests.fabricated import GPU, device_array, module_of
+from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
 from tests.on_host import IN_C
 from tests.recording_driver import recording
 from tsm2_tune.generator.problem import Problem
@@ -26,10 +26,22 @@ from tsm2_tune.tuner.compile import core_library
 pytestmark = IN_C
 
 
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    problem = Problem(512, 8, 256, "f32")
+    return exported("module", winners(tmp_path_factory.mktemp("winners"), (tuning_run(), trial(problem=problem))))
+
+
 @pytest.fixture
-def module(tmp_path: Path) -> Any:
+def module(text: str, tmp_path: Path) -> Any:
     """Return a module of one winner, for 512x8x256, whose core is not loaded yet."""
-    return module_of(tmp_path, Problem(512, 8, 256, "f32"))
+    return imported(text, tmp_path)
+
+
+@pytest.fixture
+def no_compiler(module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module.CORE = None
+    monkeypatch.setenv("PATH", str(tmp_path))
 
 
 def chosen(module: Any) -> Any:
@@ -54,18 +66,13 @@ def test_for_another_platform_its_text_is_compiled(module: Any) -> None:
     assert not chosen(module).is_tuned
 
 
-def test_without_a_compiler_tuned_shapes_alone_have_kernels(
-    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    module.CORE = None
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_without_a_compiler_tuned_shapes_alone_have_kernels(module: Any, no_compiler: None) -> None:
     with pytest.warns(RuntimeWarning, match=r"tuned shapes only, .* there is no C compiler"):
         found = module.match(512, 8, 256, "f32", GPU)
     assert found.is_tuned
     assert str(found) == f"{found.winner.config}: tuned for this shape"
-    with pytest.raises(
-        LookupError, match="no kernel was tuned for 512x8x300 f32, and times cannot be predicted here"
-    ):
+    said = "no kernel was tuned for 512x8x300 f32, and times cannot be predicted here"
+    with pytest.raises(LookupError, match=said):
         chosen(module)
     with pytest.raises(LookupError, match="no kernel was tuned for"):  # on another GPU
         module.match(512, 8, 256, "f32", "another GPU")
@@ -75,12 +82,10 @@ def test_without_a_compiler_tuned_shapes_alone_have_kernels(
     assert module.contenders(module.Product.of(*arrays), GPU)[0].is_tuned
 
 
-def test_a_compiler_that_fails_is_named(module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_compiler_that_fails_is_named(module: Any, no_compiler: None, tmp_path: Path) -> None:
     failing = tmp_path / "cc"
     failing.write_text("#!/bin/sh\necho no such thing >&2\nexit 1\n")
     failing.chmod(0o755)
-    module.CORE = None
-    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.warns(RuntimeWarning, match=rf"{failing} does not compile it \(status 1\): no such thing"):
         assert module.module_core() is None
 
@@ -102,11 +107,7 @@ def test_threads_build_one_core(module: Any) -> None:
     assert (len(cores), len(built)) == (1, 1)
 
 
-def test_a_warning_that_is_an_error_is_raised_once(
-    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    module.CORE = None
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_warning_that_is_an_error_is_raised_once(module: Any, no_compiler: None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(RuntimeWarning):

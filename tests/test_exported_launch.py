@@ -1,10 +1,11 @@
-"""The exported module on a GPU: what it launches and the memory it keeps, against a driver that records its calls."""
+"""What an exported module launches on a GPU, as a driver records it, and what it leaves to the vendor."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
 import os
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import (
     GPU,
     PROBLEM,
@@ -30,9 +32,11 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
+from tests.fake_tensors import Tensor, conjugate, f32, matrix
 from tests.modules import OUT, A, B, recorded
 from tests.processes import python, succeed
-from tests.recording_driver import RecordingDriver
+from tests.recording_driver import RecordingDriver, attach, cubin
+from tests.shared_modules import fresh
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.tuner.device.cuda import cuda_device_count
@@ -44,20 +48,30 @@ from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 LIMIT_SECONDS = 400  # limit of a process with a module on a GPU: libraries compile kernels of their own
 
 
+@pytest.fixture(scope="module")
+def of_one(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return module_of(tmp_path_factory.mktemp("module"), trial())
+
+
+@pytest.fixture
+def gpu_module(of_one: ModuleType) -> Iterator[ModuleType]:
+    """A module with a plain kernel, for column-major matrices in f32, before a driver that records."""
+    with fresh(of_one) as module:
+        yield recorded(module)
+
+
 @pytest.fixture
 def driver(gpu_module: ModuleType) -> RecordingDriver:
-    found: RecordingDriver = gpu_module.driver
-    return found
+    return gpu_module.driver  # type: ignore[no-any-return]
 
 
 def test_the_launch_is_as_the_kernel_expects(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     assert gpu_module.gemm(A, B, out=OUT, alpha=2, beta=0.5) is OUT
     assert gpu_module.gemm(A, B, out=OUT, stream=77) is OUT
     first, second = driver.launches
-    assert first["values"] == [6, 2, 3, 2.0, 0x1000, 6, 0x2000, 3, 0.5, 0x3000, 8]
-    assert first["grid"] == [1, 1, 1]
-    assert first["block"] == [128, 1, 1]
-    assert (first["smem"], first["stream"], second["stream"]) == (4096, None, 77)
+    values = [6, 2, 3, 2.0, 0x1000, 6, 0x2000, 3, 0.5, 0x3000, 8]
+    assert first == {"grid": [1, 1, 1], "block": [128, 1, 1], "smem": 4096, "stream": None, "values": values}
+    assert second["stream"] == 77
     started = ["push c0", "launch", "pop"]
     assert driver.calls == ["push c0", "load", "pop", *started, *started]
     ((_, bits, arch),) = gpu_module.compiled  # once
@@ -127,22 +141,13 @@ def test_long_sums_get_wide_indices(gpu_module: ModuleType, driver: RecordingDri
     assert [bits for _, bits, _ in gpu_module.compiled] == [driver.bits]
 
 
-@pytest.mark.parametrize(
-    ("stream", "handle"),
-    [
-        (None, None),
-        (77, 77),
-        (SimpleNamespace(handle=77), 77),  # PyCUDA
-        (SimpleNamespace(handle=ctypes.c_void_p(77)), 77),  # Numba
-        (SimpleNamespace(ptr=77), 77),  # CuPy
-        (SimpleNamespace(cuda_stream=0), None),  # PyTorch
-    ],
-)
-def test_streams_of_every_library(
-    gpu_module: ModuleType, driver: RecordingDriver, stream: Any, handle: int | None
-) -> None:
-    gpu_module.gemm(A, B, out=OUT, stream=stream)
-    assert driver.launches[0]["stream"] == handle
+def test_streams_of_every_library(gpu_module: ModuleType, driver: RecordingDriver) -> None:
+    """PyCUDA's, Numba's, CuPy's and PyTorch's."""
+    for of_library, handle in (
+        ({"handle": 77}, 77), ({"handle": ctypes.c_void_p(77)}, 77), ({"ptr": 77}, 77), ({"cuda_stream": 0}, None),
+    ):  # fmt: skip
+        gpu_module.gemm(A, B, out=OUT, stream=SimpleNamespace(**of_library))
+        assert driver.launches[-1]["stream"] == handle
 
 
 def test_an_arrays_other_stream_is_waited_for(gpu_module: ModuleType, driver: RecordingDriver) -> None:
@@ -225,3 +230,98 @@ for order in "CF":
     }
     answer = python("-c", program, timeout=200, env=environment, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
+
+
+# Products that are left to the arrays' library, and so to the vendor's kernels
+
+
+def tensors() -> list[Tensor]:
+    return [Tensor(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000, 0x3000)]
+
+
+def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType) -> None:
+    a, b, out = tensors()
+    chosen = losing.choice(a, b, out)
+    assert isinstance(chosen, losing.Vendor)
+    assert str(chosen).endswith("tuned for this shape; with the L2 clean 500.0 us measured, cublasSgemm 400.0 us")
+    assert losing.choice(a, b, out, fallback="error").winner.x_cublas == 0.8
+    assert losing.gemm(a, b, out=out, alpha=2) is out
+    losing.Product.of = None  # then by the short way
+    assert losing.gemm(a, b, out=out, beta=1) is out
+    assert losing.asked == [(a, b, 2, 0), (a, b, 1, 1)]
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_kernel_that_does_not_compile_is_left_to_the_vendor(tmp_path: Path, torch: Any, is_own: bool) -> None:
+    """This GPU's own was tuned here: that it does not compile is told."""
+    tuned_on = tuning_run() if is_own else tuning_run("NVIDIA B200", compute_capability="10.0")
+    module: Any = module_of(tmp_path, Problem(4, 4, 4, "f32"), run=tuned_on)
+    compiled, asked = list[str](), list[Any]()
+
+    def compiled_here(text: str, bits: int, arch: str) -> bytes:
+        compiled.append(arch)
+        raise RuntimeError("NVRTC does not compile it")
+
+    attach(module, compiled_here=compiled_here)
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b), out)
+    a, b, out = tensors()
+    said = "this module has no binary for sm_90a, and NVRTC does not compile it"
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=said):
+            module.gemm(a, b, out=out, fallback="error")
+        with pytest.raises(RuntimeError, match=said) if is_own else nullcontext():
+            assert module.gemm(a, b, out=out) is out
+    assert (len(asked), compiled) == (0 if is_own else 2, ["sm_90a"])
+    if not is_own:
+        for given in ((a, b, out), (a, b)):
+            assert said in module.choice(*given).reason
+        module.why_not_compiled = lambda *_: None
+    for given in ((a, b, out), (a, b)):
+        assert isinstance(module.choice(*given), module.Match)
+
+
+@pytest.mark.parametrize("has_out", [False, True])
+def test_a_stream_is_the_vendors_too(losing: Any, torch: Any, has_out: bool) -> None:
+    streams = list[int]()
+    losing.at_stream = lambda array, handle: logged(streams, handle, nullcontext())
+    torch.stream = 77
+    torch.matmul = lambda a, b: logged(losing.asked, (a, b), "made")
+    a, b, out = tensors()
+    for stream in (None, None, 5):
+        losing.gemm(a, b, out=out if has_out else None, stream=stream)
+    assert len(losing.asked) == 3
+    assert streams == [77, 5]  # the second one took the short way, on the stream that is current
+
+
+@pytest.mark.parametrize("is_right", [0, 1])
+def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torch: Any, is_right: int) -> None:
+    beside: dict[str, Any] = {"cublas_us": 400.0, "cublas_right": is_right, "cublas_routine": "cublasSgemm"}
+    module = module_of(tmp_path, Problem(4, 4, 4, "f32"), **beside)
+    assert module.match(4, 4, 4, "f32", GPU).vendor_us == (400.0 if is_right else None)
+    assert module.match(4, 4, 5, "f32", GPU).is_vendor_chosen == bool(is_right)  # no time can be predicted there
+
+
+def test_without_a_fallback_nothing_is_left_to_the_vendor(losing: ModuleType) -> None:
+    driver = attach(losing, cubin_of=cubin)
+    a, b, out = tensors()
+    for _ in range(2):
+        losing.gemm(a, b, out=out)
+        losing.gemm(a, b, out=out, fallback="error")
+    assert (len(losing.asked), len(driver.launches)) == (2, 2)
+
+
+def test_an_out_in_the_end_of_b_is_refused_on_the_short_way(losing: ModuleType) -> None:
+    lies = ((2, 4), 0x1000), ((4, 64), 0x2000), ((2, 64), 0x3000), ((2, 64), 0x2000 + 1016)  # b has 1024 bytes
+    a, b, out, in_b = (Tensor(device_array(shape, at=at), dtype="torch.float32", ndim=2) for shape, at in lies)
+    losing.gemm(a, b, out=out)
+    with pytest.raises(ValueError, match="out: it shares memory with b"):
+        losing.gemm(a, b, out=in_b)
+    assert len(losing.asked) == 1
+
+
+def test_a_conjugate_that_is_left_to_the_vendor_is_one_already(module: ModuleType, torch: Any) -> None:
+    asked = list[Any]()
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b), out)
+    a, b, out = conjugate(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000)), Tensor(matrix(6, 2, at=0x3000))
+    assert module.gemm(a, b, out=out, alpha=2) is out  # no kernel is for it
+    assert asked == [(a, b)]

@@ -1,17 +1,23 @@
-"""An exported module refuses what it cannot multiply, in a sentence, whether or not a product like it was started."""
+"""An exported module refuses what it cannot multiply, in a sentence; what its factors may be, 0 among them."""
 
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.fabricated import device_array
+from tests.call_log import logged
+from tests.fabricated import device_array, module_of, split_trial
 from tests.fake_tensors import Masked, Tensor, conjugate, matrix
 from tests.library_arrays import GPUArray, array_of
+from tests.modules import OUT, A, B, recorded
+from tests.shared_modules import fresh
+from tsm2_tune.generator.problem import Problem
 
 PLACES = {"a": 0x1000, "b": 0x2000, "out": 0x3000}
 SHAPES = {"a": (6, 3), "b": (3, 2), "out": (6, 2)}
@@ -70,15 +76,11 @@ def test_arrays_that_are_refused(
 
 @pytest.mark.parametrize("kind", ["interface", "pycuda"])
 @pytest.mark.parametrize(
-    ("at", "sentence"),
-    [
-        (0x20000, "its address 0x20000 is not memory of a CUDA device"),
-        (0x8000, "b and a are in different CUDA contexts"),
-    ],
+    ("at", "sentence"), [(0x20000, "its address 0x20000 is not memory of a"), (0x8000, "b and a are in different")]
 )
 def test_memory_of_no_device_or_of_another_context(module: ModuleType, kind: str, at: int, sentence: str) -> None:
     module.driver.owner = lambda address: 0xD0 if address == 0x8000 else 0xC0
-    check_refused(module, kind, ValueError, sentence, b=array_of(kind, described("b", at=at)))
+    check_refused(module, kind, ValueError, f"{sentence} CUDA ", b=array_of(kind, described("b", at=at)))
 
 
 @pytest.mark.parametrize("kind", ["interface", "torch", "pycuda"])
@@ -231,3 +233,114 @@ def test_arrays_of_numpy_that_are_refused(
     given = {"a": np.ones((6, 3), order="F"), "b": np.ones((3, 2), order="F"), "out": np.zeros((6, 2), order="F")}
     with pytest.raises(error, match=f"^{sentence}"):
         host_module.gemm(**given | changes)
+
+
+# Factors: at alpha = 0 a product is beta C, as of BLAS, and what A and B hold is not read
+
+
+@pytest.fixture(scope="module")
+def of_both_kinds(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    problems = Problem(64, 4, 64, "f32"), Problem(64, 4, 64, "minplus_f32")
+    return module_of(tmp_path_factory.mktemp("module"), *map(split_trial, problems))
+
+
+@pytest.fixture
+def splitting(of_both_kinds: ModuleType) -> Iterator[ModuleType]:
+    """A module with a kernel of each kind of product, and a driver that records its calls."""
+    with fresh(of_both_kinds) as module:
+        recorded(module).driver.workspaces = True
+        yield module
+
+
+@pytest.fixture
+def zeroed(splitting: ModuleType) -> list[list[int]]:
+    """The memory that the driver was asked to fill, and with which value."""
+    found = list[list[int]]()
+    splitting.driver.cuMemsetD2D8Async = lambda *given: logged(found, [one.value for one in given], 0)
+    return found
+
+
+@pytest.mark.parametrize("alpha", [0, 0.0, -0.0, np.float32(0), np.zeros(())])
+def test_without_a_library_the_driver_writes_zeros(
+    splitting: ModuleType, zeroed: list[list[int]], alpha: Any
+) -> None:
+    assert splitting.gemm(A, B, out=OUT, alpha=alpha) is OUT
+    splitting.plan(A, B, OUT, alpha=alpha, stream=7)()
+    # Address, bytes between columns, value, bytes of a column, columns, stream.
+    assert zeroed == [[0x3000, 32, 0, 24, 2, None], [0x3000, 32, 0, 24, 2, 7]]
+    assert splitting.gemm(A, B, out=OUT, alpha=alpha, beta=1) is OUT
+    assert (splitting.driver.launches, len(zeroed)) == ([], 2)
+
+
+def test_what_nothing_scales_is_refused(splitting: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"^alpha = 0 needs a beta of 0 or 1 with arrays that are not all of"):
+        splitting.gemm(A, B, out=OUT, alpha=0, beta=0.5)
+    with pytest.raises(ValueError, match=r"^alpha = 0 needs an out with arrays"):
+        splitting.gemm(A, B, alpha=0)
+
+
+def test_of_minplus_an_alpha_of_0_changes_nothing(splitting: ModuleType) -> None:
+    splitting.gemm(A, B, out=OUT, alpha=0, math="minplus")
+    assert len(splitting.driver.launches) == 1
+
+
+@pytest.mark.usefixtures("torch")
+def test_the_short_way_does_not_read_them_either(splitting: Any) -> None:
+    scaled = list[Any]()
+    splitting.vendors_product = lambda *arguments: scaled.append(arguments[3:5])
+    for alpha in (None, 2.0, 0.0, 0, 2.0):
+        splitting.gemm(*(array_of("torch", one) for one in (A, B, OUT)), alpha=alpha, beta=0.5)
+    assert scaled == [(0, 0.5)] * 2
+    assert len(splitting.driver.launches) == 3
+
+
+@pytest.mark.host
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+@pytest.mark.parametrize("beta", [0, 0.5])
+def test_on_the_host_a_nan_does_not_reach_out(host_module: ModuleType, beta: float) -> None:
+    given = ((6, 3), np.nan), ((3, 2), np.nan), ((6, 2), 4.0)
+    a, b, out = (np.full(shape, value, order="F") for shape, value in given)
+    assert (host_module.gemm(a, b, out=out, alpha=0, beta=beta) == 4 * beta).all()
+
+
+@pytest.mark.parametrize("factor", [2, np.float64(2), np.float16(2), np.array(2.0), np.array(2), np.array(2, "f4")])
+def test_a_number_in_an_array_is_a_factor(splitting: ModuleType, factor: Any) -> None:
+    splitting.gemm(A, B, out=OUT, alpha=factor, beta=factor)
+    splitting.plan(A, B, OUT, alpha=factor, beta=factor)()
+    for launch in splitting.driver.launches:
+        assert (launch["values"][3], launch["values"][8]) == (2.0, 2.0)
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_tensor_on_the_cpu_is_a_factor_and_one_on_a_gpu_is_not(splitting: ModuleType) -> None:
+    def scalar(device: str, *, requires_grad: bool = False) -> Any:
+        where = SimpleNamespace(type=device)
+        return Tensor(None, ndim=0, device=where, requires_grad=requires_grad, item=lambda: 2.0)
+
+    splitting.gemm(A, B, out=OUT, alpha=scalar("cpu"))
+    assert splitting.driver.launches[-1]["values"][3] == 2.0
+    waits = "it is in a device's memory, and reading it would wait for the device"
+    for function in (splitting.gemm, splitting.plan):
+        with pytest.raises(TypeError, match=rf"^alpha: {waits}: pass alpha\.item\(\)$"):
+            function(A, B, OUT, alpha=scalar("cuda"))
+    with pytest.raises(TypeError, match=r"^beta: it requires a gradient, which kernels do not compute"):
+        splitting.gemm(A, B, out=OUT, beta=scalar("cpu", requires_grad=True))
+
+
+@pytest.mark.parametrize("factor", [np.ones(1), np.ones((1, 1)), [2.0], "2", np.array("2"), np.array(2j)])
+def test_anything_else_is_no_factor(splitting: ModuleType, factor: Any) -> None:
+    with pytest.raises(TypeError, match=r"^beta: expected a real number, got "):
+        splitting.gemm(A, B, out=OUT, beta=factor)
+
+
+def test_managed_memory_is_of_the_gpu_and_memory_of_the_host_is_not(splitting: ModuleType) -> None:
+    def attribute(value: Any, attribute: int, address: Any) -> int:
+        value._obj.value = {8: 1, 9: -2}.get(attribute, 0)
+        return 0
+
+    splitting.driver.cuPointerGetAttribute = attribute
+    splitting.gemm(A, B, out=OUT)
+    assert len(splitting.driver.launches) == 1
+    splitting.driver.cuPointerGetAttribute = lambda value, attribute, address: 0 if attribute == 8 else 1
+    with pytest.raises(ValueError, match="a: its address 0x1000 is not memory of a CUDA device"):
+        splitting.gemm(A, B, out=OUT)

@@ -1,19 +1,21 @@
-"""Arrays of PyTorch, CuPy and PyCUDA in an exported module: their devices and streams, and the fast path for them."""
+"""Arrays of PyTorch, CuPy and PyCUDA in an exported module: devices, streams, the fast path, and batches."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.fabricated import device_array, module_of
+from tests.call_log import logged
+from tests.fabricated import device_array, module_of, split_trial, trial
 from tests.fake_tensors import Cupy, Parameter, f32
-from tests.library_arrays import GPUArray, array_of
+from tests.library_arrays import SHARED_BATCH, GPUArray, array_of
 from tests.modules import launched_on, recorded
+from tests.shared_modules import fresh
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
@@ -49,12 +51,6 @@ def test_a_parameter_is_a_tensor(module: ModuleType) -> None:
 
 
 # Streams and contexts
-
-
-def test_the_launch_goes_to_cupys_current_stream_of_the_arrays_device(module: ModuleType, cupy: Any) -> None:
-    cupy.streams = {0: 5, 1: 77}
-    given = [Cupy(f32(at, stream=77), 1) for at in (0x1000, 0x2000, 0x3000)]
-    assert launched_on(module, *given) == (77, [])
 
 
 def test_what_another_library_is_at_is_waited_for(module: ModuleType, torch: Any) -> None:
@@ -108,12 +104,7 @@ class Memory:
 
 def test_the_driver_is_asked_once_who_owns_pycudas_memory(module: ModuleType) -> None:
     given, asked = arrays("pycuda", 0x1000, 0x2000, 0x3000), list[int]()
-
-    def owner(address: int) -> int:
-        asked.append(address)
-        return 0xC0
-
-    module.driver.owner = owner
+    module.driver.owner = lambda address: logged(asked, address, 0xC0)
     for array in given:
         array.gpudata = Memory(array.gpudata)
     module.gemm(*given)
@@ -181,18 +172,25 @@ def test_a_plan_needs_an_out(module: ModuleType) -> None:
 # CuPy's own product, or a kernel
 
 
-@pytest.fixture(params=["kernel", "vendor"])
+@pytest.fixture(scope="module", params=["kernel", "vendor"])
 def by(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["plain", pytest.param("compiled", marks=pytest.mark.host)])
-def small_module(tmp_path: Path, session_cache: None, by: str, request: pytest.FixtureRequest) -> ModuleType:
-    """Return a module of one winner, which is faster than the vendor, or slower."""
+@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.host)])
+def of_one(
+    tmp_path_factory: pytest.TempPathFactory, session_cache: None, by: str, request: pytest.FixtureRequest
+) -> ModuleType:
+    """A module of one winner, which is faster than the vendor, or slower."""
     binary = launcher_binary() if request.param == "compiled" else None
-    cublas_us = {"kernel": 900.0, "vendor": 100.0}[by]
-    problem = Problem(4, 4, 4, "f32")
-    return recorded(module_of(tmp_path, problem, launcher=binary, cublas_us=cublas_us, cublas_right=1))
+    vendor: dict[str, Any] = {"cublas_us": {"kernel": 900.0, "vendor": 100.0}[by], "cublas_right": 1}
+    return module_of(tmp_path_factory.mktemp("module"), Problem(4, 4, 4, "f32"), launcher=binary, **vendor)
+
+
+@pytest.fixture
+def small_module(of_one: ModuleType) -> Iterator[ModuleType]:
+    with fresh(of_one) as module:
+        yield recorded(module)
 
 
 @pytest.fixture
@@ -234,3 +232,147 @@ def test_what_is_empty_has_no_memory_and_is_not_waited_for(
     assert small_module.gemm(a, b, out=out) is out
     small_module.gemm(a, b)
     assert (len(multiplied), small_module.driver.launches) == (2, [])
+
+
+# Batches
+
+
+KINDS = ("interface", "torch", "cupy", "pycuda")
+A, B, OUT = 0x1000, 0x4000, 0x8000
+
+
+@pytest.fixture(scope="module")
+def of_batches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModuleType]:
+    """A module of a kernel whose 16 blocks share a batch, for row-major matrices, and of one for single products; and
+    one of a kernel that splits k in 3, with tiles of 32 x 4 and one product for each z.
+    """
+    shared = trial(problem=Problem(4, 3, 5, "f32", "ttt", batch=1000), config=SHARED_BATCH)
+    kernels = {
+        "sharing": (shared, trial(problem=Problem(64, 4, 64, "f32", "ttt"))),
+        "each": (split_trial(Problem(64, 4, 64, "f32", batch=9)),),
+    }
+    return {name: module_of(tmp_path_factory.mktemp(name), *trials) for name, trials in kernels.items()}
+
+
+@pytest.fixture
+def sharing(of_batches: dict[str, ModuleType]) -> Iterator[ModuleType]:
+    with fresh(of_batches["sharing"]) as module:
+        recorded(module).driver.has_batches = True
+        yield module
+
+
+@pytest.fixture
+def each(of_batches: dict[str, ModuleType]) -> Iterator[ModuleType]:
+    with fresh(of_batches["each"]) as module:
+        recorded(module).driver.has_batches = module.driver.workspaces = True
+        yield module
+
+
+def array(kind: str, shape: tuple[int, ...], strides: tuple[int, ...], at: int) -> Any:
+    """Return a float32 array of the library with these strides in elements."""
+    return array_of(kind, device_array(shape, tuple(4 * one for one in strides), at=at))
+
+
+def repeated(kind: str) -> list[Any]:
+    """Return a, b and out of which b is repeated along one of two dimensions: they are one dimension each."""
+    given = ((2, 3, 4, 5), (60, 20, 5, 1), A), ((3, 5, 3), (15, 3, 1), B), ((2, 3, 4, 3), (36, 12, 3, 1), OUT)
+    return [array(kind, *one) for one in given]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kernel_gets_the_products_and_their_strides(sharing: ModuleType, kind: str) -> None:
+    """Also in later calls, which skip the checks, and of a plan."""
+    a, b = array(kind, (7, 4, 5), (25, 6, 1), A), array(kind, (7, 5, 3), (0, 3, 1), B)
+    out = array(kind, (7, 4, 3), (17, 4, 1), OUT)
+    values = [4, 3, 5, 1.0, A, 6, B, 3, 0.0, OUT, 4, 7, 25, 0, 17]
+    for _ in range(2):
+        assert sharing.gemm(a, b, out=out) is out
+    assert sharing.plan(a, b, out)() is out
+    sharing.gemm(a, b, out=out, alpha=2, beta=3)
+    launches = sharing.driver.launches
+    assert [launch["values"] for launch in launches[:3]] == [values] * 3
+    assert (launches[3]["values"][3], launches[3]["values"][8]) == (2.0, 3.0)
+    assert {tuple(launch["grid"]) for launch in launches} == {(16, 1, 1)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_product_has_a_part_of_the_workspace(each: ModuleType, kind: str) -> None:
+    a, b = array(kind, (4, 33, 10), (450, 1, 40), A), array(kind, (4, 10, 5), (60, 1, 11), B)
+    out = array(kind, (4, 33, 5), (165, 1, 33), OUT)
+    each.gemm(a, b, out=out, stream=77)
+    (launch,) = each.driver.launches
+    partials, counters = launch["values"][11:13]
+    assert launch["values"][:11] == [33, 5, 10, 1.0, A, 40, B, 11, 0.0, OUT, 33]
+    assert launch["values"][13:] == [4, 450, 60, 165, 3 * 4 * 32 * 4, 4]
+    assert launch["grid"] == [4, 3, 4]
+    assert each.driver.zeroed == [(counters, 4 * 4, 77)]
+    if kind in ("interface", "pycuda"):
+        assert each.driver.memory == {partials: 4 * 4 * 3 * 4 * 32 * 4, counters: 4 * 4 * 4}
+
+
+@pytest.mark.parametrize("kind", ["torch", "cupy"])
+def test_a_new_array_has_the_kernels_order(sharing: ModuleType, each: ModuleType, kind: str) -> None:
+    def layout(found: Any) -> tuple[Any, Any]:
+        return found.shape, found.stride() if kind == "torch" else tuple(one // 4 for one in found.strides)
+
+    a, b = array(kind, (2, 3, 4, 5), (60, 20, 5, 1), A), array(kind, (2, 3, 5, 3), (45, 15, 3, 1), B)
+    of_columns = array(kind, (2, 64, 64), (4096, 1, 64), A), array(kind, (2, 64, 4), (256, 1, 64), B)
+    for _ in range(2):
+        assert (made := sharing.gemm(a, b)) is sys.modules[kind].made[-1]
+        assert layout(made) == ((2, 3, 4, 3), (36, 12, 3, 1))
+        launch = sharing.driver.launches[-1]["values"]
+        assert launch == [4, 3, 5, 1.0, A, 5, B, 3, 0.0, 0x6000, 3, 6, 20, 15, 12]
+        assert layout(each.gemm(*of_columns)) == ((2, 64, 4), (256, 1, 64))
+        launch = each.driver.launches[-1]["values"]
+        assert (launch[9:11], launch[13:17]) == ([0x6000, 64], [2, 4096, 256, 256])
+
+
+def test_a_batch_of_one_matrix_is_one_long_product(sharing: ModuleType, torch: Any) -> None:
+    sharing.driver.has_batches = False
+    a, b = array("torch", (7, 4, 5), (24, 6, 1), A), array("torch", (5, 3), (3, 1), B)
+    for _ in range(2):
+        out = sharing.gemm(a, b)
+        assert (out.shape, out.stride()) == ((7, 4, 3), (12, 3, 1))
+        assert sharing.driver.launches[-1]["values"] == [28, 3, 5, 1.0, A, 6, B, 3, 0.0, 0x6000, 3]
+
+
+@pytest.mark.parametrize("kind", ["torch", "cupy"])
+def test_the_library_computes_what_is_no_batch(sharing: ModuleType, kind: str) -> None:
+    asked = list[Any]()
+    library: Any = sys.modules[kind]
+    library.matmul = lambda a, b, out=None: logged(asked, (a, b), out)
+    a, b, out = repeated(kind)
+    assert "are not one dimension of each array" in sharing.choice(a, b, out).reason
+    for _ in range(2):
+        assert sharing.gemm(a, b, out=out) is out
+    assert asked == [(a, b)] * 2
+    with pytest.raises(ValueError, match="are not one dimension of each array"):
+        sharing.gemm(a, b, out=out, fallback="error")
+    for other in ("interface", "pycuda"):  # which have no library
+        with pytest.raises(ValueError, match="are not one dimension of each array"):
+            sharing.gemm(*repeated(other))
+    assert not sharing.driver.launches
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_products_start_nothing(sharing: ModuleType, kind: str) -> None:
+    out = array(kind, (0, 4, 3), (12, 3, 1), OUT)
+    assert sharing.gemm(array(kind, (0, 4, 5), (20, 5, 1), A), array(kind, (0, 5, 3), (15, 3, 1), B), out=out) is out
+    assert not sharing.driver.launches
+
+
+@pytest.mark.parametrize(
+    ("strides", "places"),
+    [  # contiguous: one call
+        ((12, 3, 1), [(OUT, 12, 12, 28)]),
+        ((16, 4, 1), [(OUT, 16, 12, 28)]),
+        ((17, 4, 1), [(OUT + 68 * at, 16, 12, 4) for at in range(7)]),
+    ],
+)
+def test_zeros_are_written_into_each_matrix(sharing: ModuleType, strides: Any, places: list[Any]) -> None:
+    found = list[Any]()
+    sharing.driver.cuMemsetD2D8Async = lambda *given: logged(found, tuple(given[at].value for at in (0, 1, 3, 4)), 0)
+    a, b = array("interface", (7, 4, 5), (20, 5, 1), A), array("interface", (7, 5, 3), (15, 3, 1), B)
+    out = array("interface", (7, 4, 3), strides, OUT)
+    assert sharing.gemm(a, b, out=out, alpha=0) is out
+    assert found == places

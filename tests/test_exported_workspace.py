@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
@@ -18,17 +19,23 @@ from tests.calls import few
 from tests.fabricated import configuration, device_array, module_of, source, split_trial, trial
 from tests.fake_tensors import Tensor
 from tests.modules import recorded
+from tests.shared_modules import fresh
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 
 
-@pytest.fixture
-def split_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module with such a kernel for column-major matrices of each type, and its driver as `driver`."""
+@pytest.fixture(scope="module")
+def of_two_types(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     problems = [Problem(64, 4, 64, dtype_name) for dtype_name in ("f32", "f64")]
-    module = recorded(module_of(tmp_path, *map(split_trial, problems)))
-    module.driver.workspaces = True
-    return module
+    return module_of(tmp_path_factory.mktemp("module"), *map(split_trial, problems))
+
+
+@pytest.fixture
+def split_module(of_two_types: ModuleType) -> Iterator[ModuleType]:
+    """A module with such a kernel for column-major matrices of each type, and its driver as `driver`."""
+    with fresh(of_two_types) as module:
+        recorded(module).driver.workspaces = True
+        yield module
 
 
 def multiply(module: ModuleType, m: int, n: int, stream: int | None = None, typestr: str = "<f4") -> list[str]:
@@ -145,19 +152,14 @@ def test_without_memory_it_says_so_and_goes_on(split_module: ModuleType, free_by
     assert multiply(split_module, 33, 5) == ["allocate 6144", "allocate 16", "zero", "launch"]
 
 
-@pytest.mark.parametrize(
-    "launch",
-    [
-        Launch(64, 256, 0),
-        Launch(32, 48, 16, 5, 7),
-        Launch(32, 32, 0, 0, 300),
-        Launch(64, 32, 0, 16, 264, persistent=True),
-    ],
-    ids=str,
-)
-def test_a_winner_has_the_launch_of_its_trial(tmp_path: Path, launch: Launch) -> None:
-    (winner,) = module_of(tmp_path, trial(source=replace(source(configuration()), launch=launch))).WINNERS
-    assert asdict(winner.launch) == asdict(launch)
+def test_a_winner_has_the_launch_of_its_trial(tmp_path: Path) -> None:
+    launches = [Launch(64, 256, 0), Launch(32, 48, 16, 5, 7), Launch(32, 32, 0, 0, 300)]
+    launches.append(Launch(64, 32, 0, 16, 264, persistent=True))
+    sources = [replace(source(configuration()), launch=one) for one in launches]
+    shapes = [Problem(64, n, 64, "f32") for n in (2, 4, 8, 16)]
+    made = module_of(tmp_path, *(trial(source=a, problem=b) for a, b in zip(sources, shapes, strict=True)))
+    found = {winner.n: asdict(winner.launch) for winner in made.WINNERS}
+    assert [found[one.n] for one in shapes] == [asdict(one) for one in launches]
 
 
 def test_pytorch_is_asked_for_it_by_another_thread(split_module: ModuleType, torch: Any) -> None:

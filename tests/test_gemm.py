@@ -49,18 +49,14 @@ def test_four_elements_at_a_time(try_kernel: TryKernel, op: str, buffers: int) -
         assert result.outcome is Outcome.OK, f"{problem.text}: {result.detail}"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "op", "vector"), [("f32", "nn", 2), ("f64", "tt", 2), ("c64", "ctt", 2), ("f32", "ntt", 2)], ids=str
-)
+@pytest.mark.parametrize(("dtype", "op", "vector"), [
+    ("f32", "nn", 2), ("f64", "tt", 2), ("c64", "ctt", 2), ("f32", "ntt", 2), ("f32", "nn", 4), ("f32", "tt", 4),
+    ("f32", "ttt", 4),
+])  # fmt: skip
 def test_shared_memory_is_read_by_vectors(try_kernel: TryKernel, dtype: str, op: str, vector: int) -> None:
     problem = Problem(73, 61, 37, dtype, op)
-    result = try_kernel(stencil(problem.factors, vector, "ca"), problem, lambda text: text, probes=True)
-    assert result.outcome is Outcome.OK, result.detail
-
-
-@pytest.mark.parametrize("op", ["nn", "tt", "ttt"])
-def test_four_elements_of_f32_are_a_vector(try_kernel: TryKernel, op: str) -> None:
     grids = (8, 4, 4, 8) if op == "nn" else (4, 8, 8, 4)
-    problem = Problem(73, 61, 37, "f32", op)
-    result = try_kernel(GemmConfig(16, 32, 8, 4, 8, *grids, 4, "nc"), problem, lambda text: text, probes=True)
+    of_four = GemmConfig(16, 32, 8, 4, 8, *grids, 4, "nc")
+    config = of_four if vector == 4 else stencil(problem.factors, vector, "ca")
+    result = try_kernel(config, problem, lambda text: text, probes=True)
     assert result.outcome is Outcome.OK, result.detail

@@ -8,7 +8,7 @@ import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +18,10 @@ from tests.modules import OUT, A, B, loaded, recorded
 from tests.processes import python
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "kernels.py"
-    path.write_text(exported("module", winners(tmp_path, (tuning_run(), trial()))), encoding="utf-8")
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("module") / "kernels.py"
+    path.write_text(exported("module", winners(path.parent, (tuning_run(), trial()))), encoding="utf-8")
     return path
 
 
@@ -37,17 +37,14 @@ def by_exec(path: Path) -> Any:
 
 @pytest.mark.parametrize("load", [loaded, by_runpy, by_exec])
 def test_it_need_not_be_among_the_modules(load: Callable[[Path], Any], path: Path) -> None:
-    before = set(sys.modules)
     module = load(path)
-    assert not {
-        name for name in set(sys.modules) - before if name in ("never_listed", "somewhere.else", "<run_path>")
-    }
+    assert not {"never_listed", "somewhere.else", "<run_path>"} & sys.modules.keys()
     assert module.WINNERS[0].config.startswith("tsm2:")
     with pytest.raises(TypeError, match=r"^a: expected a device array"):
         module.gemm([1], [2])
 
 
-def test_two_copies_work_beside_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_copies_work_beside_each_other(path: Path) -> None:
     copies = [recorded(loaded(path, name)) for name in ("one", "other")]
     for module in copies:
         assert module.gemm(A, B, out=OUT) is OUT
@@ -56,9 +53,8 @@ def test_two_copies_work_beside_each_other(path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_plan_is_not_copied(again: Callable[[Any], Any], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module: ModuleType = recorded(loaded(path))
-    plan = module.plan(A, B, OUT)
+def test_a_plan_is_not_copied(again: Callable[[Any], Any], path: Path) -> None:
+    plan = recorded(loaded(path)).plan(A, B, OUT)
     with pytest.raises(TypeError, match=r"^a plan belongs to its arrays and to this process, and cannot be copied"):
         again(plan)
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -192,52 +193,42 @@ def test_an_nvrtc_that_does_not_compile_it_is_not_the_last(
     assert compilers.compiled_here(TEXT, 32, "sm_80").startswith(ELF)
 
 
-@pytest.fixture
-def only_fake_nvrtc(tmp_path: Path, no_nvcc: None, no_wheels: None) -> None:
-    fake_nvrtc(tmp_path, NVRTC)
-
-
-@pytest.mark.host
-@pytest.mark.usefixtures("only_fake_nvrtc")
-@pytest.mark.parametrize("bits", [32, 64])
-def test_nvrtc_is_asked_for_a_width_and_an_architecture(compilers: Any, bits: int) -> None:
-    for arch in ("sm_80", HOPPER):
-        options = f"-std=c++17 -DINDEX_BITS={bits} --gpu-architecture={arch} --device-as-default-execution-space "
-        assert compilers.compiled_here(TEXT, bits, arch).decode() == options
-
-
-@pytest.mark.host
-@pytest.mark.usefixtures("only_fake_nvrtc")
-@pytest.mark.parametrize(
-    ("fails", "said"),
-    [
-        ("create", "NVRTC does not start"),
-        ("compile", "NVRTC does not compile it (\N{REPLACEMENT CHARACTER} no)"),
-        ("size", "NVRTC compiles no binary"),
-        ("empty", "NVRTC compiles no binary"),
-        ("get", "NVRTC returns no binary"),
-        ("huge", "is not a usable NVRTC"),
-        ("negative", "is not a usable NVRTC"),
-    ],
-)
-def test_an_nvrtc_that_fails_is_told(compilers: Any, fails: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_NVRTC", fails)
-    with pytest.raises(RuntimeError) as told:
-        compilers.compiled_here(TEXT, 32, "sm_80")
-    assert said in str(told.value)
-    assert "; nvcc was not found: install" in str(told.value)
-
-
-def test_a_name_that_is_too_long_is_no_toolkit(compilers: Any) -> None:
-    assert compilers._files(f"/{'long' * 2000}", "*") == []
+FAILURES = {
+    "create": "NVRTC does not start",
+    "compile": "NVRTC does not compile it (\N{REPLACEMENT CHARACTER} no)",
+    "size": "NVRTC compiles no binary",
+    "empty": "NVRTC compiles no binary",
+    "get": "NVRTC returns no binary",
+    "huge": "is not a usable NVRTC",
+    "negative": "is not a usable NVRTC",
+}
 
 
 @pytest.mark.host
 @pytest.mark.usefixtures("no_nvcc", "no_wheels")
-def test_what_is_no_nvrtc_is_told(compilers: Any, tmp_path: Path) -> None:
-    fake_nvrtc(tmp_path, "int nothing;\n")
+def test_nvrtc_is_asked_for_a_width_and_an_architecture_and_its_failures_are_told(
+    compilers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_nvrtc(tmp_path, NVRTC)
+    for bits, arch in product((32, 64), ("sm_80", HOPPER)):
+        options = f"-std=c++17 -DINDEX_BITS={bits} --gpu-architecture={arch} --device-as-default-execution-space "
+        assert compilers.compiled_here(TEXT, bits, arch).decode() == options
+    for fails, said in FAILURES.items():
+        monkeypatch.setenv("FAKE_NVRTC", fails)
+        with pytest.raises(RuntimeError) as told:
+            compilers.compiled_here(TEXT, 32, "sm_80")
+        assert said in str(told.value)
+        assert "; nvcc was not found: install" in str(told.value)
+    (tmp_path / "another").mkdir()  # as the first one is loaded
+    fake_nvrtc(tmp_path / "another", "int nothing;\n")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "another"))
+    compilers.TOOLKIT = "/nowhere"
     with pytest.raises(RuntimeError, match=r"is not a usable NVRTC \(.*nvrtcCreateProgram\); nvcc was"):
         compilers.compiled_here(TEXT, 32, "sm_80")
+
+
+def test_a_name_that_is_too_long_is_no_toolkit(compilers: Any) -> None:
+    assert compilers._files(f"/{'long' * 2000}", "*") == []
 
 
 def test_what_does_not_compile_is_asked_once(module: Any) -> None:
@@ -260,12 +251,9 @@ def nvcc(no_nvcc: None, no_wheels: None, tmp_path: Path, monkeypatch: pytest.Mon
 OUTPUT = 'sys.argv[sys.argv.index("-o") + 1]'
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-def test_nvcc_is_asked_for_a_width_and_an_architecture(
-    compilers: Any, nvcc: Callable[[str], Path], bits: int
-) -> None:
+def test_nvcc_is_asked_for_a_width_and_an_architecture(compilers: Any, nvcc: Callable[[str], Path]) -> None:
     called = nvcc(f'open({OUTPUT}, "wb").write(b"a binary"); sys.stderr.buffer.write(bytes([255]))')
-    for arch in ("sm_80", HOPPER):
+    for bits, arch in ((32, "sm_80"), (64, HOPPER)):
         assert compilers.compiled_here(TEXT, bits, arch) == b"a binary"
         assert called.read_text().startswith(f"-cubin -arch={arch} -std=c++17 -DINDEX_BITS={bits} -o ")
 
@@ -277,25 +265,21 @@ def test_nvcc_is_asked_for_a_width_and_an_architecture(
         (f'open({OUTPUT}, "wb")', "nvcc does not compile it (no message)"),
         (f"os.mkdir({OUTPUT})", "nvcc does not compile it (no message)"),
         (f'open({OUTPUT}, "wb").write(b"half"); sys.exit("out of disk")', "nvcc does not compile it (out of disk)"),
-        ("import time; time.sleep(60)", "nvcc takes more than 2 s for it"),
+        ("import time; time.sleep(60)", "nvcc takes more than 1 s for it"),
+        (None, "No such file"),  # of the interpreter that its first line names
     ],
 )
 def test_an_nvcc_that_makes_no_binary_is_told(
-    compilers: Any, nvcc: Callable[[str], Path], does: str, said: str
+    compilers: Any, nvcc: Callable[[str], Path], tmp_path: Path, does: str | None, said: str
 ) -> None:
-    nvcc(does)
-    compilers.COMPILE_SECONDS = 2.0
+    nvcc(does or "")
+    if does is None:
+        (tmp_path / "nvcc").write_text("#!/nowhere/python\n")
+    compilers.COMPILE_SECONDS = 1.0 if said.startswith("nvcc takes") else 60.0
     with pytest.raises(RuntimeError) as told:
         compilers.compiled_here(TEXT, 32, HOPPER)
     assert str(told.value).startswith("NVRTC was not found; /")
     assert said in str(told.value)
-
-
-def test_an_nvcc_that_cannot_be_started_is_told(compilers: Any, nvcc: Callable[[str], Path], tmp_path: Path) -> None:
-    nvcc("")
-    (tmp_path / "nvcc").write_text("#!/nowhere/python\n")
-    with pytest.raises(RuntimeError, match=r"nvcc does not compile it \(.*No such file"):
-        compilers.compiled_here(TEXT, 32, HOPPER)
 
 
 def test_compilers_are_looked_for_in_a_named_toolkit_first(

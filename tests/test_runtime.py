@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import tsm2_tune.runtime
+from tests.command import run
 from tests.databases import database_of
 from tests.fabricated import GPU, PROBLEM, configuration, handmade, imported, kernel, trial, tuning_run, winners
-from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OFFSET, PLUS_TIMES
 from tsm2_tune.generator.source import INDEX_BITS
@@ -27,14 +26,13 @@ from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 FOLDER = Path(tsm2_tune.runtime.__file__).parent
+NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 TREES = {name: ast.parse((FOLDER / f"{name}.py").read_text()) for name in MODULES}
 
 
 def test_every_module_is_copied() -> None:
-    assert {path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("[!_]*.py")} == {
-        *MODULES,
-        "module_data",
-    }
+    found = {path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.rglob("[!_]*.py")}
+    assert found == {*MODULES, "module_data"}
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -86,7 +84,7 @@ def test_what_binaries_of_a_kernel_share_is_stored_once(tmp_path: Path) -> None:
     assert [module.cubin_of(module.WINNERS[0], *key[1:]) for key in cubins] == [*cubins.values()]
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@NEEDS_NVCC
 def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -> None:
     rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
     cubins, missing = compiled_cubins(rows, sources, print)
@@ -108,7 +106,7 @@ def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@NEEDS_NVCC
 def test_how_far_the_compiler_is_is_told(tmp_path: Path) -> None:
     rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
     told: list[str] = []
@@ -116,7 +114,7 @@ def test_how_far_the_compiler_is_is_told(tmp_path: Path) -> None:
     assert (len(cubins), told) == (2, ["compiling binaries: 1 of 2, about 0 s left"])
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+@NEEDS_NVCC
 def test_what_does_not_compile_is_told_and_the_others_do(tmp_path: Path) -> None:
     old = tuning_run("Tesla K40c", compute_capability="3.5")
     rows, sources = winners(tmp_path, *((run, trial(source=handmade(PROBLEM))) for run in (tuning_run(), old)))
@@ -135,20 +133,7 @@ def test_without_a_compiler_it_is_told_unless_no_binary_is_wanted(
     monkeypatch.setattr("tsm2_tune.tuner.export.cubins.cuda_toolchain", missing)
     database_of(tmp_path / "results.db", trial(source=kernel(configuration(), PROBLEM)))
     output = tmp_path / "best.py"
-    arguments = [
-        "export",
-        "--db",
-        str(tmp_path / "results.db"),
-        "--format",
-        "module",
-        "--output",
-        str(output),
-        *chosen,
-    ]
-    done = CliRunner().invoke(main, arguments)
+    done = run("export", "--db", str(tmp_path / "results.db"), "--format", "module", "--output", str(output), *chosen)
     said = "" if chosen else "no binary: nvcc not found: set CUDA_HOME; the module compiles at the first call\n"
-    assert (done.exit_code, done.output) == (
-        0,
-        f"{said}wrote {output}: 1 kernel for 1 problem\n",
-    )
+    assert (done.exit_code, done.output) == (0, f"{said}wrote {output}: 1 kernel for 1 problem\n")
     assert imported(output.read_text(), tmp_path).CUBINS == {}

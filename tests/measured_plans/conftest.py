@@ -12,7 +12,8 @@ import pytest
 
 from tests.fake_tensors import fake_torch
 from tests.measured_plans.helpers import module_of_all
-from tests.recording_driver import lent, recording
+from tests.recording_driver import recording
+from tests.shared_modules import fresh
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +24,7 @@ def of_all(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Mod
 @pytest.fixture
 def module(of_all: ModuleType) -> Iterator[ModuleType]:
     """The module before a driver that records, as `driver`; every kernel has a binary."""
-    for kept in (of_all.plans, of_all.starters, of_all.workspaces, of_all.decided):  # another test's driver
-        kept.clear()
-    with lent(of_all) as module:
+    with fresh(of_all) as module:
         recording(module, is_compiled=lambda *_: True).workspaces = True
         yield module
 

@@ -26,29 +26,20 @@ def slow(module: ModuleType, torch: SimpleNamespace) -> SimpleNamespace:
 
 
 def test_the_first_product_is_timed_and_the_others_start_at_once(module: ModuleType, slow: SimpleNamespace) -> None:
-    given, driver = tensors(), module.driver
-    for way in ways_to(module, *given):  # each in its turn is the fastest
+    (a, b, out), driver = tensors(), module.driver
+    expected = module.choice(a, b, out, fallback="error").launch
+    for way in ways_to(module, a, b, out):  # each in its turn is the fastest
         module.plans.clear()
         module.decided.clear()
         wanted = way.launch.threads, way.launch.splits
         driver.takes_us, driver.launches = slow_but(wanted), []
-        a, b, out = given
         assert module.gemm(a, b, out=out, measure=True) is out
         assert len(driver.launches) > 7  # timed
         assert started(driver.launches[-1]) == wanted
         launches = len(driver.launches)
+        module.gemm(a, b, out=out)  # which goes on to be predicted
         assert module.gemm(a, b, out=out, measure=True, alpha=2.0) is out
-        assert [started(one) for one in driver.launches[launches:]] == [wanted]
-
-
-def test_products_without_measure_go_on_to_be_predicted(module: ModuleType, slow: SimpleNamespace) -> None:
-    (a, b, out), driver = tensors(), module.driver
-    expected = module.choice(a, b, out, fallback="error").launch
-    other = next(w.launch for w in ways_to(module, a, b, out) if w.launch != expected)
-    driver.takes_us = slow_but((other.threads, other.splits))
-    for measure, wanted in ((False, expected), (True, other), (False, expected), (True, other)):
-        module.gemm(a, b, out=out, measure=measure)
-        assert started(driver.launches[-1]) == (wanted.threads, wanted.splits)
+        assert [started(one) for one in driver.launches[launches:]] == [(expected.threads, expected.splits), wanted]
 
 
 def test_a_new_out_is_made_once_for_each_product(module: ModuleType, slow: SimpleNamespace) -> None:
@@ -110,9 +101,13 @@ def once(module: ModuleType, multiply: Any) -> None:
     assert len(module.driver.launches) <= launches + 2
 
 
-def test_arrays_of_other_libraries_are_timed_once_too(module: ModuleType) -> None:
+def test_other_arrays_and_a_weight_are_timed_once_too(module: ModuleType, slow: SimpleNamespace) -> None:
     given = arrays()
     once(module, lambda: module.gemm(*given, measure=True))
+    module.driver.launches.clear()
+    a, b, out = tensors(M, N, 2 * K)
+    slow.is_grad_enabled, b.requires_grad = lambda: False, True  # a weight that requires a gradient
+    once(module, lambda: module.gemm(a, b, out=out, measure=True))
 
 
 @pytest.mark.parametrize("takes_us", [1e6, 0.001])
@@ -129,12 +124,6 @@ def test_what_the_short_way_declines_is_timed_once_too(
     once(module, lambda: module.gemm(a, b, None if is_made else out, measure=True, **more))
     if "stream" in more:
         assert {launch["stream"] for launch in module.driver.launches} == {7}
-
-
-def test_a_weight_that_requires_a_gradient_is_timed_once_too(module: ModuleType, slow: SimpleNamespace) -> None:
-    a, b, out = tensors()
-    slow.is_grad_enabled, b.requires_grad = lambda: False, True
-    once(module, lambda: module.gemm(a, b, out=out, measure=True))
 
 
 def test_what_was_decided_outlives_the_plans(module: ModuleType, slow: SimpleNamespace) -> None:

@@ -141,9 +141,8 @@ def test_of_minplus_beta_0_keeps_what_out_holds(module: ModuleType, held: list[s
     assert not kept()
 
 
-def test_a_copy_that_cannot_be_made_is_told(
-    module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("torch")
+def test_a_copy_that_cannot_be_made_is_told(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "clone", Mock(side_effect=RuntimeError("CUDA out of memory")), raising=False)
     with pytest.raises(MemoryError, match="out: its contents cannot be saved: CUDA out of memory"):
         module.plan(*tensors(), beta=0.5, measure=True)
