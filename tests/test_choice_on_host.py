@@ -141,11 +141,8 @@ def test_every_kernel_is_started_otherwise_than_where_it_won(module: ModuleType)
 
 def test_the_kernel_is_the_one_that_suits_the_shape(module: ModuleType) -> None:
     """One kernel splits k; the other's blocks have several tiles of rows."""
-    for shape, family in (
-        ((65, 4, 2003), "stream_a_fma"),
-        ((50000, 4, 30), "resident_b_fma"),
-        ((300, 4, 9000), "stream_a_fma"),
-    ):
+    families = {(65, 4, 2003): "stream_a_fma", (50000, 4, 30): "resident_b_fma", (300, 4, 9000): "stream_a_fma"}
+    for shape, family in families.items():
         assert family_name_in(module.match(*shape, "f32").winner.config) == family
 
 

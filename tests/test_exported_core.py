@@ -61,11 +61,6 @@ def test_a_match_can_be_copied_pickled_and_hashed(module: Any, again: Callable[[
     assert str(again(found).timed(9.0, 20.0)).endswith("with the L2 dirty 9.0 us, the vendor 20.0 us")
 
 
-def test_for_another_platform_its_text_is_compiled(module: Any) -> None:
-    module.CORE = ("linux-another", *module.CORE[1:])
-    assert not chosen(module).is_tuned
-
-
 def test_without_a_compiler_tuned_shapes_alone_have_kernels(module: Any, no_compiler: None) -> None:
     with pytest.warns(RuntimeWarning, match=r"tuned shapes only, .* there is no C compiler"):
         found = module.match(512, 8, 256, "f32", GPU)
@@ -98,13 +93,14 @@ def test_data_that_does_not_match_its_digest_is_not_used(module: Any, name: str)
         chosen(module)
 
 
-def test_threads_build_one_core(module: Any) -> None:
+def test_for_another_platform_its_text_is_compiled_by_one_of_the_threads(module: Any) -> None:
     built, build = list[int](), module.built_core
-    module.CORE = None
+    module.CORE = ("linux-another", *module.CORE[1:])
     module.built_core = lambda texts: logged(built, 1, build(texts))
     with ThreadPoolExecutor(8) as threads:
         cores = set(threads.map(lambda _: module.module_core(), range(8)))
     assert (len(cores), len(built)) == (1, 1)
+    assert not chosen(module).is_tuned
 
 
 def test_a_warning_that_is_an_error_is_raised_once(module: Any, no_compiler: None) -> None:
@@ -135,7 +131,7 @@ def test_a_device_of_an_odd_name_is_another_one(module: Any, device: str) -> Non
     assert module.match(512, 8, 256, "f32", device).other_device == device
 
 
-def test_options_of_the_users_compiler_do_not_go_into_the_core(
+def test_a_core_has_no_options_of_the_user_and_is_built_again_if_the_cached_one_does_not_load(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     plain = core_library.core_binary()
@@ -143,12 +139,6 @@ def test_options_of_the_users_compiler_do_not_go_into_the_core(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     core_library._loaded.cache_clear()
     assert core_library.core_binary() == plain
-
-
-def test_a_cached_core_that_does_not_load_is_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    core_library._loaded.cache_clear()
-    plain = core_library.core_binary()
     (kept,) = tmp_path.rglob("*.so")
     report = kept.with_suffix(".json")
     kept.write_bytes(b"of another machine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -73,34 +74,24 @@ def test_without_its_library_there_is_no_such_name(
         gpu_module.other  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("shape", "nearest"),
-    [
+def test_the_nearest_by_log_ratios(gpu_module: ModuleType) -> None:
+    for shape, nearest in (
         ((20480, 9, 20480), (20480, 16, 20480)),  # log(16/9) < log(9/4)
-        ((20480, 7, 20480), (20480, 4, 20480)),
-        ((10**6, 8, 16), (10**7, 8, 8)),
-        ((1, 1, 1), (20480, 4, 20480)),
-    ],
-)
-def test_then_the_nearest_by_log_ratios(
-    gpu_module: ModuleType, shape: tuple[int, int, int], nearest: tuple[int, int, int]
-) -> None:
-    match = gpu_module.match(*shape, np.float32, GPU)
-    assert (match.winner.m, match.winner.n, match.winner.k) == nearest
-    assert match.distance == pytest.approx(np.linalg.norm(np.log(np.divide(shape, nearest))))
-    shape_of = "x".join(map(str, nearest))
-    assert str(match).endswith(f": tuned for {shape_of}, at distance {match.distance:.1f}")
+        ((20480, 7, 20480), (20480, 4, 20480)), ((10**6, 8, 16), (10**7, 8, 8)), ((1, 1, 1), (20480, 4, 20480)),
+    ):  # fmt: skip
+        match = gpu_module.match(*shape, np.float32, GPU)
+        assert (match.winner.m, match.winner.n, match.winner.k) == nearest
+        assert match.distance == pytest.approx(np.linalg.norm(np.log(np.divide(shape, nearest))))
+        shape_of = "x".join(map(str, nearest))
+        assert str(match).endswith(f": tuned for {shape_of}, at distance {match.distance:.1f}")
 
 
-def test_another_gpus_winner_only_where_there_is_none(gpu_module: ModuleType) -> None:
+def test_another_gpus_winner_only_where_there_is_none_and_never_a_hosts(gpu_module: ModuleType) -> None:
     assert gpu_module.match(20480, 8, 20480, "f32", GPU).winner.device == GPU
     match = gpu_module.match(20480, 8, 20480, "f64", GPU)
     assert match.winner.device == "Tesla K40c"
     said = f", tuned on Tesla K40c: no winner of {GPU} fits; tune on that GPU for its own kernels: tuned for"
     assert said in str(match)
-
-
-def test_a_host_and_a_gpu_never_stand_in_for_each_other(gpu_module: ModuleType) -> None:
     assert gpu_module.match(1, 1, 1, "f64").winner.device == "Some CPU"
     with pytest.raises(LookupError, match="no f32 kernel tuned on a host"):
         gpu_module.match(1, 1, 1, "f32")
@@ -113,10 +104,9 @@ def test_match_refuses_what_is_no_shape_or_dtype(gpu_module: ModuleType) -> None
     for wrong in (math.nan, math.inf, 8.0, "8", None, [8]):
         with pytest.raises(TypeError, match=f"^k: expected a whole number, got {type(wrong).__name__}$"):
             gpu_module.match(1, 1, wrong, "f32", GPU)
-    for named in ({"op": None}, {"op": 1}, {"device": 0}):
-        (name,) = named
+    for name, wrong in (("op", None), ("op", 1), ("device", 0)):
         with pytest.raises(TypeError, match=f"^{name}: expected a text, got "):
-            gpu_module.match(1, 1, 1, "f32", **named)
+            gpu_module.match(1, 1, 1, "f32", **{name: wrong})
     for dtype, said in ((None, "^dtype: expected a type, got None$"), (np.int32, "expected one of float32, float64")):
         with pytest.raises(TypeError, match=said):
             gpu_module.match(1, 1, 1, dtype, GPU)
@@ -226,10 +216,10 @@ def test_memory_that_is_too_entangled_to_tell_apart_is_refused(host_module: tupl
 # Storage orders
 
 
-def of_ops(folder: Path, **problems: tuple[int, int, int]) -> ModuleType:
-    """A module of host winners in f64: op -> the shape that it was tuned for."""
-    folder.mkdir(exist_ok=True)
-    return module_of(folder, *(Problem(*shape, "f64", op) for op, shape in problems.items()), run=host_run())
+def of_ops(folder: Path, dtype: str = "f64", **problems: tuple[int, int, int]) -> ModuleType:
+    """A module of host winners: op -> the shape that it was tuned for."""
+    within = Path(tempfile.mkdtemp(dir=folder))
+    return module_of(within, *(Problem(*shape, dtype, op) for op, shape in problems.items()), run=host_run())
 
 
 SHAPE = (8, 4, 300)  # shape of every product below
@@ -240,20 +230,12 @@ def matrix(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:
     return np.zeros((rows, columns), order=order)  # type: ignore[call-overload, no-any-return]
 
 
-@pytest.mark.parametrize(
-    ("problems", "op"),
-    [
-        ({"nt": SHAPE}, "nt"),
-        ({"ntt": SHAPE}, "ntt"),
-        ({"nn": SHAPE, "ntt": (1, 1, 1), "nt": (9, 9, 9)}, "nt"),
-        ({"nt": (1, 1, 1), "ntt": SHAPE}, "nt"),  # the order of the new matrix does not depend on its shape
-    ],
-)
-def test_x_transposed_times_y_where_both_are_row_major(
-    tmp_path: Path, problems: dict[str, tuple[int, int, int]], op: str
-) -> None:
+def test_x_transposed_times_y_where_both_are_row_major(tmp_path: Path) -> None:
     x, y = np.zeros((300, 8)), np.zeros((300, 4))
-    assert of_ops(tmp_path, **problems).choice(x.T, y).winner.op == op
+    assert of_ops(tmp_path, ntt=SHAPE).choice(x.T, y).winner.op == "ntt"
+    # The order of the new matrix does not depend on its shape.
+    assert of_ops(tmp_path, nn=SHAPE, ntt=(1, 1, 1), nt=(9, 9, 9)).choice(x.T, y).winner.op == "nt"
+    assert of_ops(tmp_path, nt=(1, 1, 1), ntt=SHAPE).choice(x.T, y).winner.op == "nt"
 
 
 def test_a_vector_fits_either_order(tmp_path: Path) -> None:
@@ -262,7 +244,7 @@ def test_a_vector_fits_either_order(tmp_path: Path) -> None:
     assert module.choice(a, vector).winner.op == "ntt"  # the nearest
     assert module.choice(a, vector, matrix(8, 4, "F")[:, :1]).winner.op == "ntt"
     column_of_rows = matrix(8, 4, "C")[:, :1]  # its elements are no neighbours
-    module = of_ops(tmp_path / "without", nn=(8, 1, 300))
+    module = of_ops(tmp_path, nn=(8, 1, 300))
     with pytest.raises(ValueError, match="a column-major, b column-major or row-major, out row-major"):
         module.choice(a, vector, column_of_rows)
 
@@ -275,25 +257,21 @@ def test_the_faster_of_two_kernels_that_are_as_near(tmp_path: Path) -> None:
     assert module.choice(np.zeros((1, 300)), np.zeros((300, 1))).winner.op == "tn"
 
 
-@pytest.mark.parametrize(
-    ("orders", "message"),
-    [
-        (
-            "CF",
-            r"^a row-major, b column-major: this module has no f64 kernel for that, only for"
-            r" op nn \(a, b and out column-major\) and op ntt \(a column-major, b and out row-major\);"
-            r" tune with --op tn, without --layout, and export again, or pass copies in the order of one of these$",
-        ),
-        ("FFC", "^a and b column-major, out row-major: .*; tune with --op nnt, without --layout, and"),
-    ],
-)
-def test_orders_that_no_kernel_is_for(tmp_path: Path, orders: str, message: str) -> None:
-    module = of_ops(tmp_path, nn=SHAPE, ntt=SHAPE)
-    m, n, k = SHAPE
-    given = [matrix(*shape, order) for shape, order in zip(((m, k), (k, n), (m, n)), orders, strict=False)]
-    for function in (module.choice, module.gemm):
-        with pytest.raises(ValueError, match=message):
-            function(*given)
+WITHOUT_A_KERNEL = {
+    "CF": r"^a row-major, b column-major: this module has no f64 kernel for that, only for"
+    r" op nn \(a, b and out column-major\) and op ntt \(a column-major, b and out row-major\);"
+    r" tune with --op tn, without --layout, and export again, or pass copies in the order of one of these$",
+    "FFC": "^a and b column-major, out row-major: .*; tune with --op nnt, without --layout, and",
+}
+
+
+def test_orders_that_no_kernel_is_for(tmp_path: Path) -> None:
+    module, (m, n, k) = of_ops(tmp_path, nn=SHAPE, ntt=SHAPE), SHAPE
+    for orders, message in WITHOUT_A_KERNEL.items():
+        given = [matrix(*shape, order) for shape, order in zip(((m, k), (k, n), (m, n)), orders, strict=False)]
+        for function in (module.choice, module.gemm):
+            with pytest.raises(ValueError, match=message):
+                function(*given)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -307,10 +285,8 @@ def test_a_matrix_transposed_times_itself(tmp_path: Path, order: str) -> None:
     assert module.choice(wide[:, 3:11].T, wide[:, 3:11]).winner.op == gram
     assert module.choice(wide[:, 3:11].T, wide[:, 4:12]).winner.op == general
     room = matrix(300 * 40, 1, "F").reshape(-1)  # two matrices at one address, whose lines are otherwise apart
-    lines = (300, 400) if order == "F" else (8, 12)
-    first, second = (
-        np.lib.stride_tricks.as_strided(room, (300, 8), (8, 8 * ld) if order == "F" else (8 * ld, 8)) for ld in lines
-    )
+    steps = ((8, 2400), (8, 3200)) if order == "F" else ((64, 8), (96, 8))
+    first, second = (np.lib.stride_tricks.as_strided(room, (300, 8), lines) for lines in steps)
     assert module.choice(first.T, second).winner.op == general
     for name in (gram, "gram"):
         assert module.match(8, 8, 300, "f64", op=name).winner.op == gram
@@ -318,15 +294,10 @@ def test_a_matrix_transposed_times_itself(tmp_path: Path, order: str) -> None:
             module.match(8, 7, 300, "f64", op=name)
 
 
-def test_another_kernel_computes_a_gram_matrix_if_there_is_none_for_it(tmp_path: Path) -> None:
-    module = of_ops(tmp_path, tn=(8, 8, 300))
-    assert module.match(8, 8, 300, "f64", op="gram").winner.op == "tn"
-
-
-@pytest.mark.parametrize("op", ["tx", "cx", "jx"])
-def test_gram_is_also_the_op_of_a_conjugated_matrix(tmp_path: Path, op: str) -> None:
-    module = module_of(tmp_path, Problem(8, 8, 300, "c64", op), run=host_run())
-    assert module.match(8, 8, 300, "c64", op="gram").winner.op == op
+def test_gram_is_also_the_op_of_a_conjugated_matrix_and_of_a_general_kernel(tmp_path: Path) -> None:
+    for op, dtype in (("tn", "f64"), ("tx", "c64"), ("cx", "c64"), ("jx", "c64")):
+        module = of_ops(tmp_path, dtype, **{op: (8, 8, 300)})
+        assert module.match(8, 8, 300, dtype, op="gram").winner.op == op
 
 
 def test_the_nearest_shape_comes_before_half_of_the_products(tmp_path: Path) -> None:
@@ -337,9 +308,8 @@ def test_the_nearest_shape_comes_before_half_of_the_products(tmp_path: Path) -> 
 
 def test_a_gram_kernel_is_for_one_matrix_alone(tmp_path: Path) -> None:
     x, module = matrix(300, 8, "F"), of_ops(tmp_path, tx=(8, 8, 300))
-    with pytest.raises(
-        ValueError, match=r"only for op tx \(a row-major, b and out column-major, b is a transposed\);"
-    ):
+    said = r"only for op tx \(a row-major, b and out column-major, b is a transposed\);"
+    with pytest.raises(ValueError, match=said):
         module.choice(x.T, x.copy(order="F"))
     vector = matrix(300, 1, "F")
     assert module.choice(vector.T, vector).winner.op == "tx"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 
 from tests.odd_calls import FAULTS, odd_calls, odd_module
 from tests.on_host import ON_HOST, STUCK
-from tests.threads_on_gpu import in_threads
 from tsm2_tune.tuner.device.emulator import entry_point, run_on_host
 from tsm2_tune.tuner.device.interface import KernelFault
 
@@ -25,31 +23,6 @@ def test_calls_of_many_threads_with_faults_among_them(tmp_path: Path) -> None:
     found = odd_calls(odd_module(tmp_path, FEW), calls=400, threads=8, ops=FEW)
     assert found.wrong == []
     assert min(found.counts[kind] for kind in ("plain", "refused", "fault")) > 30
-
-
-def test_a_fault_is_raised_in_its_thread_alone(tmp_path: Path) -> None:
-    """Threads whose every call faults beside threads whose every call is right."""
-    module = odd_module(tmp_path, {"f32": ("nn",)})
-    a, b = np.ones((40, 90), np.float32, order="F"), np.ones((90, 6), np.float32, order="F")
-    untold: list[str] = []
-    faults = list(FAULTS)
-
-    def work(thread: int) -> None:
-        for call in range(40):
-            out = np.full((40, 6), -1, np.float32, order="F")
-            try:
-                module.gemm(a, b, out, alpha=faults[call % len(faults)] if thread % 2 else 1)
-            except KernelFault:
-                if thread % 2 == 0:
-                    untold.append("a right call raised another's fault")
-            else:
-                if thread % 2:
-                    untold.append("a fault was not raised")
-                elif not (out == 90).all():
-                    untold.append(f"out holds {out[0, 0]}")
-
-    in_threads([partial(work, thread) for thread in range(8)])
-    assert untold == []
 
 
 def test_a_fault_leaves_nothing_behind(tmp_path: Path) -> None:
