@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -106,8 +106,8 @@ def check(module: ModuleType, a: Any, b: Any, order: str = "C", **gaps: int) -> 
 def test_products_are_exact_and_gaps_between_lines_and_matrices_are_left(
     shared: ModuleType, name: str, order: str
 ) -> None:
-    shapes = ((4, 3, 5), (1, 1, 1), (7, 5, 2), (3, 8, 9))
-    for (m, n, k), count, gap, line_gap in product(shapes, (2, 3, 100), (0, 3), (0, 2)):
+    each = product(((4, 3, 5), (1, 1, 1), (7, 5, 2), (3, 8, 9)), (2, 3, 100))
+    for ((m, n, k), count), (gap, line_gap) in zip(each, cycle(product((0, 3), (0, 2))), strict=False):
         a = laid_out(drawn((count, m, k), TYPES[name], 1), order, gap, line_gap)
         b = laid_out(drawn((count, k, n), TYPES[name], 2), order, line_gap, gap)
         assert shared.choice(a, b).batch == count
