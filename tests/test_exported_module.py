@@ -216,7 +216,7 @@ def test_memory_that_is_too_entangled_to_tell_apart_is_refused(host_module: tupl
 # Storage orders
 
 
-def of_ops(folder: Path, dtype: str = "f64", **problems: tuple[int, int, int]) -> ModuleType:
+def of_ops(folder: Path, dtype: str = "f64", /, **problems: tuple[int, int, int]) -> ModuleType:
     """A module of host winners: op -> the shape that it was tuned for."""
     within = Path(tempfile.mkdtemp(dir=folder))
     return module_of(within, *(Problem(*shape, dtype, op) for op, shape in problems.items()), run=host_run())
