@@ -45,7 +45,7 @@ SLOW_FILES = """
     imports compilers launcher_first pairs kills resume interrupted
     examples basis mutation ladder leading api_on_host cache_states choice_on_host library_choice
     report_in_browser db_kills db_on_server networks postgresql postgresql_writers
-    json_lines_on_host fleet cluster kernel_pages
+    json_lines_on_host fleet cluster
 """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 # All tests of these are of other layers than unit, too: a run of unit tests alone need not import them.
@@ -54,7 +54,7 @@ WITHOUT_UNIT_FILES = """
     gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races launcher
     library library_files minplus odd_calls planted_bugs predictions programs rate_fit reference running
     staged_symmetric standin standin_journal standin_left standin_loaded standin_lt
-    standin_lt_real standin_triangle standin_verifying tune without_gpu worker
+    standin_lt_real standin_triangle standin_verifying tune worker
 """
 WITHOUT_UNIT = SLOW | {f"tests/test_{name}.py" for name in WITHOUT_UNIT_FILES.split()}
 

@@ -1,4 +1,7 @@
-"""Transcripts of commands that print made-up databases. `python -m tests.printed_commands` writes them anew."""
+"""Transcripts of commands that print made-up databases.
+
+`python -m tests.printed_commands` writes them anew, and the outline of a report.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )  # fmt: skip
+from tests.reported import OUTLINE, outline
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.stream_a import StreamADmmaConfig
 from tsm2_tune.generator.problem import Problem
@@ -146,3 +150,6 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             path.write_text(replayed(path.read_text(encoding="utf-8")), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        OUTLINE.write_text(outline(), encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -199,9 +198,3 @@ def _columns(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _columns(inner, f"{name}.{key}".lstrip("."))
     else:
         yield name, [one[:80] if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        OUTLINE.write_text(outline(), encoding="utf-8")

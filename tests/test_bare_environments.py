@@ -38,8 +38,13 @@ def closed(
     return subprocess.run(script, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.parametrize("streams", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize(("command", "status"), [("best", 2), ("devices", 0), ("cache show", 0), ("--shapes 8", 2)])
+@pytest.mark.parametrize(
+    ("streams", "command", "status"),
+    [
+        ("2>&-", "best", 2), (">&-", "best", 2), (">&-", "devices", 0), ("<&-", "cache show", 0),
+        ("<&- >&- 2>&-", "devices", 0), ("<&- >&- 2>&-", "--shapes 8", 2),
+    ],
+)  # fmt: skip
 def test_a_closed_stream_changes_no_exit_status(streams: str, command: str, status: int, tmp_path: Path) -> None:
     ended = closed(streams, *command.split(), folder=tmp_path)
     assert ended.returncode == status, ended.stderr
@@ -98,15 +103,16 @@ def test_the_doctor_finds_no_cache_without_a_home() -> None:
     assert (found.state, found.found) == ("problem", NO_FOLDER)
 
 
-def test_a_size_of_0_is_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_variables_and_sizes_of_0_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "0")
     monkeypatch.setenv("LINES", "00")
     assert tables.console().width == Console(_environ={}).width > 0
-
-
-def test_an_empty_path_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    assert tables.console(stderr=True).width == 30
     monkeypatch.setenv("PATH", "")
     assert program_path("sh") == shutil.which("sh", path=os.defpath) is not None
+    monkeypatch.setattr(os, "sysconf", lambda _: 0)
+    assert limits.memory_bytes() > 0
 
 
 def test_a_disk_of_no_size_is_not_full(disk: Disk, tmp_path: Path) -> None:
@@ -115,8 +121,3 @@ def test_a_disk_of_no_size_is_not_full(disk: Disk, tmp_path: Path) -> None:
     refuse_full_disk(tmp_path)
     assert free_bytes_of(tmp_path) is None
     assert storage._of_space("cache", "it", None).state == "ok"
-
-
-def test_memory_of_no_size_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sysconf", lambda _: 0)
-    assert limits.memory_bytes() > 0

@@ -1,52 +1,37 @@
-"""Tests of contests with cuBLAS, on the host or without measuring: rows, files, resumed and stopped runs."""
+"""Contests with cuBLAS and shapes that were not tuned, on the host: rows, files, resumed and stopped runs."""
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks import (
-    gemv,
-    general,
-    versus_cublas,
-)  # fmt: skip
+from benchmarks import module_calls, pack, unseen, unseen_run, versus_cublas
 from benchmarks.cells import Cell
 from benchmarks.contest import CONTESTANTS, Contest
 from benchmarks.result_file import ResultFile, read
-from benchmarks.unseen_run import Unseen
-from benchmarks.winner import Prospects, Skipped, Winner, plan, planners, prospects_of
-from tests.benchmarked_vendor import PRODUCT, TSMT, FakeCublas, FakeLt, KnownHost
+from benchmarks.versus_cublas import PATIENT
+from benchmarks.winner import Prospects, Skipped, Winner
+from tests.benchmarked_vendor import CEILINGS, PRODUCT, TSMT, FakeCublas, FakeLt, KnownHost
 from tests.conftest import ONCE
-from tests.fabricated import (
-    ONE_STATE,
-    exported,
-    host_run,
-    imported,
-    trial,
-    winners,
-)
+from tests.fabricated import ONE_STATE, configuration
 from tests.fabricated_rows import BIG, FACTS, RIGHT, SMALL, row
-from tests.staged_kernels import SPLIT_DMMA
+from tests.modules import recorded
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GemvConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
-from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 H200 = PROFILES["h200"]
 SQUARE = Cell("G", "column", Problem(5, 5, 40, "f64", "tx"))
-TOO_LARGE = Problem(100_000_000, 64, 64, "f64")
 
 
 # Rows
@@ -77,41 +62,6 @@ def test_all_contestants_compute_the_same_product(contest: Any, cell: Cell, othe
         for state in ("", "_dirty"):
             assert (found[f"{name}{state}_us"] is not None) is (name == "ours" or name in others)
     assert contest(1).row(cell, Winner(TSMT, RIGHT, 1, {"ok": 1}))["cublas_verified"] is False
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-def test_a_row_of_a_vector_has_every_decomposition(contest: Any, missing: int) -> None:
-    made, problem = contest(missing), Problem(70, 1, 40, "f64", "tn")
-    both = GemvConfig(128, 8, 4, 2, 2, 3), GemvConfig(128, 1, 4, 2, 2, 1)
-    row = gemv.contest_row(made, made.host, "column", problem, [Winner(one, RIGHT, 1, {"ok": 1}) for one in both])
-    assert set(row["decompositions"]) == {"several rows a thread", "both"}
-    for one in row["decompositions"].values():
-        assert (one["verified"], one["percent_of_read"]) == (True, gemv.of_read(problem, one["ours_us"], 4000.0))
-    assert row["cublas_verified"] is (missing == 0)
-    many, few = (gemv.candidates(Problem(m, 1, k, "f32"), H200, 2, 280.0) for m, k in ((20480, 20480), (32, 10**7)))
-    assert (set(many), set(few)) == (set(DECOMPOSITIONS), {"several threads a row", "both"})  # but what is hopeless
-
-
-def test_the_global_configuration_is_timed_beside_the_first_choices(
-    tmp_path: Path, support_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    device, target = HostDevice(seed=1, support_path=support_path), find_target("cpu")
-    known, other = SPLIT_DMMA["c128"], replace(SPLIT_DMMA["c128"], splits=1)
-    shapes = [("sizes", Problem(70, 90, 20, "c128")), ("short k", Problem(70, 90, 9, "c128"))]
-    monkeypatch.setattr(general, "problems", lambda *, quick: iter(shapes))
-    monkeypatch.setattr(general, "tried_first", lambda table, problem, limits: (known if problem.k == 20 else other,))
-
-    times = {"ours_us": 1.0, "cublas_us": 2.0, "cublaslt_us": 2.0, "verified": True}
-    contest: Any = SimpleNamespace(row=lambda cell, one: {**cell.record, **times, "configuration": one.config.text})
-    result = ResultFile(tmp_path / "general.json", {"variants": []})
-    stopwatch = general.Stopwatch(cast(Any, device), target, support_path)
-    measure = partial(general.measure_cells, stopwatch, contest, result, target.limits, quick=False)
-    assert measure(end=math.inf)
-    assert [set(one["choices_us"]) for one in result.rows] == [{known.text}, {known.text, other.text}]
-    assert {one["global"] for one in result.rows} == {known.text}
-    assert not measure(end=0.0)
-    assert len(result.rows) == 2
-    device.close()
 
 
 # Files of rows
@@ -173,35 +123,62 @@ def test_cells_are_measured_or_skipped_until_the_time_limit(
     assert "in all: " in said
 
 
-def test_parts_are_all_cells_each_once_and_less_precision_is_refused() -> None:
-    parts = [replace(SELECTION, part=versus_cublas.part_of(f"{number}/3")) for number in (1, 2, 3)]
-    assert sorted(cell.text for part in parts for cell in part.cells) == sorted(cell.text for cell in SELECTION.cells)
-    versus_cublas.refuse_less_precision({"PATH": "/bin", "NVIDIA_TF32_OVERRIDE": "0"})
-    for name in versus_cublas.LESS_PRECISE:
-        with pytest.raises(InputError, match=f"{name} = 1"):
-            versus_cublas.refuse_less_precision({name: "1"})
+# Shapes that were not tuned
 
 
+def test_device_arrays_are_the_operands(plain_module: ModuleType) -> None:
+    module = recorded(plain_module)
+
+    def lying(address: int, rows: int, columns: int, leading: int) -> Any:
+        filling = SimpleNamespace(leading_dimension=leading)
+        return SimpleNamespace(address=address, rows=rows, columns=columns, filling=filling, row_major=False)
+
+    a, b, c = lying(0x1000, 6, 3, 7), lying(0x2000, 3, 2, 3), lying(0x3000, 6, 2, 8)
+    operands: Any = SimpleNamespace(problem=Problem(6, 2, 3, "f32"), a=a, b=b, c=c)
+    call = module_calls.called(module, operands, on_host=False, library=None)
+    assert (call.falls_back, call.fallback, call.record["choice"]) == (None, None, str(call.choice))
+    call.launch()
+    (launch,) = module.driver.launches
+    assert launch["values"] == [6, 2, 3, 1.0, 0x1000, 7, 0x2000, 3, 0.0, 0x3000, 8]
+    assert launch["stream"] is None  # the default one, whose events the timing takes
+
+
+ON_HOST = ["--device", "cpu", "--regime", "R,T", "--layout", "column", "--dtype", "f32", "--each", "1"]
+ON_HOST += ["--large", "40:60", "--long", "300:400", "--small", "2:4", "--pack", "pack.py"]
+
+
+def asked(*arguments: str, status: int = 0) -> str:
+    """Return the output of `unseen` on the host, with single spaces for white space."""
+    ended = CliRunner().invoke(unseen.main, [*ON_HOST, *arguments])
+    assert ended.exit_code == status, ended.output
+    return " ".join(ended.output.split())
+
+
+@pytest.mark.usefixtures("session_cache", "known_ceilings")
 @pytest.mark.slow
-def test_other_processes_plan() -> None:
-    problem = Problem(20480, 1, 20480, "f32")
-    with planners() as pool:
-        prospects = prospects_of(problem, H200, pool.submit(plan, problem, H200))
-        with pytest.raises(Skipped, match=r"needs 95\.4 GiB of device memory, of which 6\.0 GiB can be had"):
-            prospects_of(problem, H200, pool.submit(plan, TOO_LARGE, PROFILES["k40c"]))
-    kept, first = plan(problem, H200)
-    assert (prospects.kept, [one.config for one in prospects.candidates]) == (kept, list(first))
-
-
-def test_a_row_has_the_vendor_beside_the_choice(contest: Any, tmp_path: Path) -> None:
-    tuned = Problem(5, 3, 60, "f64", "tn")
-    won = trial(500.0, TSMT, problem=tuned, source=render(tuned, TSMT))
-    module = imported(exported("module", winners(tmp_path, (host_run(), won))), tmp_path)
-    shapes = Unseen(contest(0), module, cast(Any, None), None)
-    found = shapes.row(PRODUCT, None)
-    assert (found["verified"], found["cublas_verified"], found["cublaslt_verified"]) == (True, True, False)
-    assert found["x_vendor"] == pytest.approx(found["cublas_us"] / found["ours_us"], abs=1e-3)
-    assert (found["search_us"], found["falls_back"], found["tuned_shape"]) == (None, None, [5, 3, 60])
-    for problem, why in ((tuned, "the pack was tuned for it"), (replace(tuned, k=61, dtype_name="f32"), "f32")):
-        with pytest.raises(Skipped, match=why):
-            shapes.row(Cell("T", "column", problem), None)
+def test_unseen_shapes_are_measured_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pack from a result file, the measurement in parts and again, the tables."""
+    monkeypatch.setattr(pack, "in_set", lambda record, shape_set: True)
+    monkeypatch.setattr(HostDevice, "ceilings", lambda _: CEILINGS)
+    monkeypatch.setattr(unseen_run, "PATIENT", replace(PATIENT, effort=ONCE, final_effort=ONCE))
+    monkeypatch.chdir(tmp_path)
+    result = ResultFile(Path("winners.json"), dict(FACTS))
+    result.add(row(Cell("R", "column", Problem(64, 3, 64, "f32"))))
+    of_t = "inner_fma:threads=128,block=4x4,thread=4x4x4,stages=1,splits=16"
+    result.add(row(Cell("T", "column", Problem(3, 4, 300, "f32", "tn"))) | {"configuration": of_t})
+    assert "pack 1/2 64x3x64:f32: tsm2 " in asked("--pack-only", "--pack-from", "winners.json")
+    assert "No shape was searched" in asked("--search-seconds", "0", "--part", "1/2", "--output", "u.json")
+    asked("--output", "u.json", status=2)  # it is there
+    asked("--search-seconds", "0.1", "--resume", "--output", "u.json")
+    first, second = json.loads(Path("u.json").read_text())["rows"]
+    assert (first["regime"], second["regime"], first["verified"], second["verified"]) == ("R", "T", True, True)
+    assert (first["search_us"], second["search_verified"]) == (None, True)
+    assert sum(second["search_trials"].values()) < 20  # of hundreds: its seconds end the search
+    assert (first["configuration"], second["configuration"]) == (configuration().text, of_t)
+    Path("pack.py").write_text(Path("pack.py").read_text() + "\n")
+    assert "was measured with pack" in asked("--resume", "--output", "u.json", status=2)
+    said = asked("--searched-in", "u.json", "--output", "again.json")  # beside another pack
+    assert "The search of each shape took 0.1 s, and the last search ended by" in said
+    (again,) = json.loads(Path("again.json").read_text())["rows"]
+    assert (again["regime"], again["search_configuration"]) == ("T", second["search_configuration"])
+    assert again["search_verified"]

@@ -1,9 +1,8 @@
-"""Tests of the benchmarks of searches: replays, times in two databases, and what a run costs."""
+"""What benchmarks compute: replays of searches, what a run costs, means, the faster side, and drawn shapes."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from pathlib import Path
@@ -14,96 +13,25 @@ from click.testing import CliRunner
 
 from benchmarks import (
     first_kernel,
-    parent_cost,
-    regret,
-    repeated,
+    redraw,
     scale,
-    scale_facts,
     scale_rates,
+    thinned,
+    unseen_tables,
 )  # fmt: skip
+from benchmarks.claims import outcome
+from benchmarks.gains import Calls, gains_of
 from benchmarks.recorded_spaces import FILE, rows_in, space_of
-from benchmarks.redraw import REGRET
 from benchmarks.regret import WITHIN, fastest, replayed, strategies
-from tests.fabricated import (
-    BASIS,
-    GPU,
-    configuration,
-    final,
-    trial,
-    tuning_run,
-)
-from tests.standing_in import Spied
-from tsm2_tune.errors import InputError
-from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.space import search_space
-from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.search import loop
-from tsm2_tune.tuner.search.candidates import Why
-from tsm2_tune.tuner.search.strategies import exhaustive
-from tsm2_tune.tuner.search.strategies.strategy import InOrder
-
-PROBLEM = Problem(1000, 8, 8, "f64")
-KEPT = search_space(PROBLEM, PROFILES["h100"], families=["resident_b_fma"]).kept
-US = [100.0 - place % 50 for place in range(len(KEPT))]
-
-
-def row_of_space(**changes: Any) -> dict[str, Any]:
-    """A recorded space in which the fastest are 51 us."""
-    trials = [[one.config.text, "ok", us] for one, us in zip(KEPT, US, strict=True)]
-    return {"device": "NVIDIA H100 80GB HBM3", "problem": PROBLEM.text, "trials": trials, **changes}
-
-
-@pytest.mark.slow
-def test_a_search_has_the_recorded_times() -> None:
-    of = space_of(row_of_space())
-    assert (of.space.families, of.trials, of.best_us) == (("resident_b_fma",), len(KEPT), 51.0)
-    found = regret.replayed(exhaustive(of.space), of, most=60)
-    assert list(found.best_us) == [min(US[: count + 1]) for count in range(60)]
-    assert (found.why, found.regret(of, 60)) == (Why.MAX_TRIALS, 0.0)
-    assert found.regret(of, 1) == pytest.approx(100 / 51 - 1)
-    trials = row_of_space()["trials"]
-    few = space_of(row_of_space(trials=trials[5:]))  # what was not recorded is passed over
-    assert len(regret.replayed(exhaustive(few.space), few).best_us) == few.trials == len(KEPT) - 5
-    trials[:2] = [trials[0][0], "behind", 60.0], [trials[1][0], "wrong-result", None]
-    of = space_of(row_of_space(trials=trials))  # behind trials may win in another order, but wrong ones not
-    assert list(regret.replayed(exhaustive(of.space), of, most=2).best_us) == [60.0, 60.0]
-    assert regret.replayed(InOrder([KEPT[1]]), of).best_us == [math.inf]
-    with pytest.raises(InputError, match="no bundled card is 'cpu'"):
-        space_of(row_of_space(device="cpu"))
+from tests.fabricated_rows import measured as of_unseen
+from tests.fabricated_rows import row
 
 
 @pytest.mark.slow
 def test_the_tables_are_of_the_spaces_as_they_are_now() -> None:
     """A rule that drops or keeps other configurations asks for the tables anew: python -m benchmarks.regret."""
-    drawn = {row["problem"]: row["trials"] for row in json.loads(REGRET.read_text(encoding="utf-8"))["rows"]}
+    drawn = {row["problem"]: row["trials"] for row in json.loads(redraw.REGRET.read_text(encoding="utf-8"))["rows"]}
     assert drawn == {(of := space_of(row)).problem.text: of.trials for row in rows_in(FILE)}
-
-
-def test_times_in_two_databases_are_compared_by_pairs(tmp_path: Path) -> None:
-    slim, wide, third = configuration(64), configuration(128), configuration(256)
-
-    def written(name: str, times: dict[Any, float], winner: float) -> str:
-        run, path = tuning_run(uuid=name), tmp_path / name
-        with Store.open(path, create=True) as store:
-            for config, us in times.items():
-                store.add_trial(run, trial(us, config))
-            store.add_final(run, final((slim, winner)), (slim.family,), BASIS)
-        return str(path)
-
-    def said(*arguments: str) -> list[str]:
-        ended = CliRunner().invoke(repeated.main, arguments)
-        assert ended.exit_code == 0, ended.output
-        return ended.output.splitlines()
-
-    first, second = (
-        written("a.db", {slim: 100.0, wide: 200.0}, 99.0),
-        written("b.db", {slim: 103.0, third: 120.0}, 100.5),
-    )
-    lines = said(first, second, "--output", str(tmp_path / "found.json"))
-    assert lines[0] == f"{GPU}, two cards: 1 of 1 winners are the same."
-    assert lines[8] == "| winners | 1 | 1.015 | 1.015 | 1.015 | 0.0 % | 100.0 % | 100.0 % |"
-    assert said("--table", str(tmp_path / "found.json")) == lines
 
 
 # What a run costs
@@ -127,17 +55,6 @@ def test_rates_of_a_new_file_are_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert found["rows"][0]["trials_per_second"] > 0
     assert found["tables"]["sample"]["rows"] > found["tables"]["trial"]["rows"] >= 40
     assert (found["asked"]["winners"] >= 1, found["reads"][-1]["trials"] >= 1000) == (True, True)
-
-
-@pytest.mark.parametrize("devices", [0, 2])
-def test_cost_of_a_parent_is_measured(devices: int, tmp_path: Path, spied: Spied) -> None:
-    rendered = spied(loop, "render")  # by this process
-    problem, db = Problem(20480, 16, 20480, "f32"), tmp_path / "results.db"
-    found = parent_cost.cost(problem, 20, str(db), devices=devices, rate=100.0)
-    assert 0.0 < found.trial_milliseconds < 1000.0
-    assert 0.0 < found.planning_seconds < 100.0
-    assert scale_facts.trials(str(db)) == 20 * max(1, devices)
-    assert len(rendered) >= 20 if devices == 0 else not rendered
 
 
 FIRST = ("--device", "cpu", "--shapes", "16x1x16", "--budget", "0.1")
@@ -172,3 +89,70 @@ def test_a_tenth_of_the_trials_finds_98_percent_of_the_speed(text: str) -> None:
     made, trials = strategies(of, known), round(TENTH * of.trials)
     regrets = {name: replayed(made[name](0), of, most=trials).regret(of, trials) for name in KNOWING}
     assert {name: regret for name, regret in regrets.items() if not 0 <= regret <= WITHIN} == {}
+
+
+# What tables are made of
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (row(ours=490.0, lt=480.0), "behind"),
+        (row(ours=490.0, lt=None), "ahead"),
+        ({**row(ours=510.0, lt=None), "cublas_verified": False}, "ahead"),
+        ({**row(ours=490.0, lt=480.0), "cublaslt_verified": False}, "ahead"),
+    ],
+)
+def test_who_is_ahead_is_told_by_intervals_and_right_answers(found: dict[str, Any], expected: str) -> None:
+    assert outcome(found) == expected
+
+
+CALLS = Calls(ours_us=6.0, vendors_us=12.0, left_us=16.0)
+
+
+def product(ours: float, vendors: float, **changes: Any) -> dict[str, Any]:
+    plain = {"cublas_us": vendors, "cublaslt_us": None, "falls_back": False, "plan_us": None, "plan_verified": True}
+    found: dict[str, Any] = row() | plain | {"ours_us": ours} | changes
+    return found
+
+
+def winner(ours: float, vendors: float, cublas: float | None = None, **changes: Any) -> dict[str, Any]:
+    """A winner as a JSON export has it."""
+    times = {"median_us": ours, "vendor_us": vendors, "cublas_us": vendors if cublas is None else cublas}
+    return {"m": 20480, "n": 8, "k": 20480, "vendor_right": 1, "cublas_right": 1} | times | changes
+
+
+@pytest.mark.parametrize(
+    ("found", "gain"),
+    [
+        (product(100.0, 250.0), 2.5),
+        (product(1.0, 2.0, cublas_verified=False), None),
+        (product(100.0, 200.0, verified=False), None),
+        (product(100.0, 5.0, plan_us=5.0, plan="a", falls_back=None, plan_verified=False), None),
+        (winner(300.0, 200.0, 250.0), 0.8),
+        (winner(300.0, 200.0, 250.0, cublas_right=0), 200.0 / 300.0),  # not left to a routine that is wrong
+        (winner(100.0, 200.0, vendor_right=0), None),
+    ],
+)
+def test_a_product_takes_the_longer_of_its_kernel_and_its_call(found: dict[str, Any], gain: float | None) -> None:
+    of_kinds = gains_of([], [found], CALLS) if "falls_back" in found else gains_of([found], [], CALLS)
+    assert [value for values in of_kinds.values() for value in values] == (
+        [] if gain is None else [pytest.approx(gain)]
+    )
+
+
+def test_wrong_answers_are_no_times() -> None:
+    changes = {"cublas_verified": False, "cublaslt_verified": False}, {"search_verified": False}, {"verified": False}
+    found = [unseen_tables.summary([of_unseen(**one)]) for one in changes]
+    assert [(one.x_vendor, one.x_search) for one in found] == [(None, 0.95), (1.2, None), (None, None)]
+    assert unseen_tables.summary([of_unseen(plan_verified=False)], by_timing=True).x_search is None
+
+
+def test_hardly_any_product_is_slower_than_by_cublas_whole_pack_or_thinned(tmp_path: Path) -> None:
+    for arguments in (["h100"], ["h200", "--unseen", redraw.UNSEEN_H200, "--unseen", redraw.UNSEEN_H200_LATER]):
+        output = tmp_path / f"{arguments[0]}.json"
+        done = CliRunner().invoke(thinned.main, [*map(str, arguments), "--output", str(output)])
+        assert done.exit_code == 0, done.output
+        rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
+        assert all(row["products"] > 250 and row["x_cublas"] > 1.1 for row in rows)
+        assert all(row["slower_by_3_percent"] <= (0.016 if "%" in row["pack"] else 0.01) for row in rows)

@@ -69,20 +69,16 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     return Distributions(source, names, wheel, read(wheel), read(built("wheel", unpacked, folder / "sources")))
 
 
-def test_the_version_is_the_newest_in_the_changelog() -> None:
-    found = re.search(
-        r"^## (\S+) - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert found is not None
-    assert found[1] == tsm2_tune.__version__
-
-
-def test_a_bare_checkout_and_a_distribution_have_the_same_version(
+def test_changelog_bare_checkout_and_distribution_have_the_same_version(
     distributions: Distributions, tmp_path: Path
 ) -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.findall(r"^## (\S+) - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)[0]
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tsm2_tune; print(tsm2_tune.__version__)"
     said = python("-I", "-S", "-c", program, cwd=tmp_path, check=True).stdout.strip()
-    assert said == message_from_bytes(distributions.metadata("METADATA"))["Version"] == tsm2_tune.__version__
+    assert {said, newest, message_from_bytes(distributions.metadata("METADATA"))["Version"]} == {
+        tsm2_tune.__version__
+    }
 
 
 def test_the_source_distribution_is_small_and_documented(distributions: Distributions) -> None:
@@ -94,20 +90,20 @@ def test_the_source_distribution_is_small_and_documented(distributions: Distribu
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} <= names
 
 
-def test_the_wheel_has_all_of_the_package_and_nothing_else(distributions: Distributions) -> None:
+def test_the_wheel_has_all_of_the_package_and_that_of_the_sources_lacks_only_binaries(
+    distributions: Distributions,
+) -> None:
     assert distributions.wheel.name.endswith("-py3-none-any.whl")
     files = (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
     package = {path.relative_to(ROOT).as_posix() for path in files}
     assert package == {name for name in distributions.contents if ".dist-info/" not in name}
     assert "tsm2_tune/py.typed" in package
-
-
-def test_the_wheel_of_the_source_distribution_lacks_only_binaries(distributions: Distributions) -> None:
-    def package(files: dict[str, bytes]) -> dict[str, bytes]:
-        return {name: content for name, content in files.items() if not name.endswith("RECORD")}
-
-    expected = {name: content for name, content in package(distributions.contents).items() if name != BINARIES}
-    assert package(distributions.of_source) == expected
+    of_wheel, of_source = (
+        {name: content for name, content in of.items() if not name.endswith("RECORD") and name != BINARIES}
+        for of in (distributions.contents, distributions.of_source)
+    )
+    assert of_source == of_wheel
+    assert BINARIES not in distributions.of_source
 
 
 def test_the_wheel_says_what_it_is(distributions: Distributions) -> None:

@@ -1,4 +1,4 @@
-"""The README and the pages in docs: links and anchors resolve, examples parse, names exist."""
+"""The README and the pages in docs: links and anchors resolve, examples parse, names exist, kernels are as drawn."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 import tsm2_tune
 from benchmarks.redraw import BESIDE, GEMV, GENERAL, MINPLUS, RESULT
+from tests.command import said
 from tests.modules import loaded
 from tests.planting import GPU, bugs
 from tsm2_tune.cli import main
@@ -52,14 +53,14 @@ def links(path: Path) -> list[str]:
     return LINK.findall(re.sub(r"`[^`\n]*`", "code", FENCE.sub("", path.read_text(encoding="utf-8"))))
 
 
-def broken_links(path: Path, root: Path = ROOT) -> Iterator[str]:
+def broken_links(path: Path) -> Iterator[str]:
     """Relative links of the page that lead nowhere, or out of the root."""
     for link in links(path):
         if link.startswith(("http:", "https:", "mailto:")):
             continue
         file, _, anchor = link.partition("#")
         target = (path.parent / file).resolve() if file else path
-        if not target.is_relative_to(root) or not target.exists():
+        if not target.is_relative_to(ROOT) or not target.exists():
             yield f"{link}: no such file"
         elif anchor and (target.suffix != ".md" or anchor not in anchors(target.read_text(encoding="utf-8"))):
             yield f"{link}: no such heading"
@@ -68,39 +69,6 @@ def broken_links(path: Path, root: Path = ROOT) -> Iterator[str]:
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_links_resolve(path: Path) -> None:
     assert list(broken_links(path)) == []
-
-
-def test_a_broken_link_is_found(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# One `two`: three\n\n## Same\n\n## Same\n\n[a](page.md#one-two-three) [b](#same-1) [c](#same-2) [d](no.md)"
-        " [e](https://example.org/x) `[f](code.md)`\n\n```\n# Four\n[g](fence.md)\n```\n\n[h](../up.md) [i](#four)\n"
-    )
-    assert list(broken_links(page, tmp_path)) == [
-        "#same-2: no such heading",
-        "no.md: no such file",
-        "../up.md: no such file",
-        "#four: no such heading",
-    ]
-
-
-@pytest.mark.parametrize("path", SHOWN, ids=name_of)
-def test_result_files_and_modules_that_are_named_are_there(path: Path) -> None:
-    page = path.read_text(encoding="utf-8")
-    for name in re.findall(r"benchmarks/results/[\w-]+(?:\.\w+)+", page):
-        assert (ROOT / name).exists(), name
-    for module in re.findall(r"python -m ((?:benchmarks|tests)\.\w+)", page):
-        place = ROOT / module.replace(".", "/")
-        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
-
-
-def functions() -> Iterator[tuple[Path, str]]:
-    """Yield the functions that rows of architecture.md's tables name, each with its file."""
-    for line in (DOCS / "architecture.md").read_text(encoding="utf-8").splitlines():
-        cells = line.split(" | ")
-        files = [DOCS / link for link in LINK.findall(cells[0])] if line.startswith("| [") else []
-        for name in re.findall(r"`([^`]+)`", cells[1]) if files else ():
-            yield next((file for file in files if defines(file, name)), files[0]), name
 
 
 def defines(file: Path, name: str) -> bool:
@@ -112,13 +80,15 @@ def defines(file: Path, name: str) -> bool:
     return of_table or all(re.search(f"{before}{part}{after}", text, re.MULTILINE) for part in name.split("."))
 
 
-def test_functions_that_are_named_are_in_their_files() -> None:
-    named = list(functions())
-    assert len(named) > 60
-    assert [f"{file.name}: {name}" for file, name in named if not defines(file, name)] == []
-
-
-# Examples
+def test_functions_in_tables_of_the_architecture_are_in_their_files() -> None:
+    checked, missing = 0, list[str]()
+    for line in (DOCS / "architecture.md").read_text(encoding="utf-8").splitlines():
+        cells = line.split(" | ")
+        files = [DOCS / link for link in LINK.findall(cells[0])] if line.startswith("| [") else []
+        names = re.findall(r"`([^`]+)`", cells[1]) if files else []
+        missing += [name for name in names if not any(defines(file, name) for file in files)]
+        checked += len(names)
+    assert (missing, checked > 60) == ([], True)
 
 
 def written(path: Path) -> str:
@@ -129,21 +99,13 @@ def written(path: Path) -> str:
     return re.sub(r"^.*\[OPTIONS\].*$", "", page, flags=re.MULTILINE)
 
 
-def python_blocks() -> Iterator[tuple[str, str]]:
-    for path in GUIDE:
-        for language, body in FENCE.findall(written(path)):
-            if language == "python":
-                yield name_of(path), body
-
-
 def test_python_parses() -> None:
-    blocks = list(python_blocks())
+    blocks = [
+        (path, body) for path in GUIDE for language, body in FENCE.findall(written(path)) if language == "python"
+    ]
     assert len(blocks) > 5
-    for page, body in blocks:
-        try:
-            ast.parse(body)
-        except SyntaxError as error:
-            pytest.fail(f"{page}: {error}\n{body}")
+    for path, body in blocks:
+        ast.parse(body, str(path))
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
@@ -225,41 +187,23 @@ def test_the_notebook_lists_its_notes() -> None:
     assert set(LINK.findall((NOTEBOOK / "README.md").read_text(encoding="utf-8"))) - {"../design/README.md"} == notes
 
 
-# Names
-
-
 FOLDERS = tuple(path.name for path in (ROOT / "tsm2_tune").iterdir() if path.is_dir())
 SHORT_PATH = re.compile(rf"`(?:\.\.\./)?((?:{'|'.join(FOLDERS)})/[\w./*-]*)`")  # below tsm2_tune
 
 
-def missing_names(page: str) -> list[str]:
-    """Return the families, files and modules that the page names and that do not exist."""
-    families = set(re.findall(r"`([a-z]\w*):\w+=", page)) - {*FAMILIES, "family"}
+@pytest.mark.parametrize("path", SHOWN, ids=name_of)
+def test_families_files_and_modules_that_are_named_exist(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert set(re.findall(r"`([a-z]\w*):\w+=", page)) <= {*FAMILIES, "family"}
     paths = re.findall(r"(?<![\w./-])tsm2_tune/[\w./*-]*[\w*/]", page)
     paths += [f"tsm2_tune/{short}" for short in SHORT_PATH.findall(page)]
+    paths += re.findall(r"benchmarks/results/[\w-]+(?:\.\w+)+", page)
+    assert [one for one in paths if not any(ROOT.glob(one.rstrip("/")))] == []
     modules = set(re.findall(r"\btsm2_tune(?:\.[a-zA-Z_]\w*)+", page))
-    return sorted(
-        {*families, *(path for path in paths if not any(ROOT.glob(path.rstrip("/"))))}
-        | {name for name in modules if pydoc.locate(name) is None}
-    )
-
-
-@pytest.mark.parametrize("path", SHOWN, ids=name_of)
-def test_names_in_pages_exist(path: Path) -> None:
-    assert missing_names(path.read_text(encoding="utf-8")) == []
-
-
-def test_a_missing_name_is_found() -> None:
-    page = (
-        "`nosuch:threads=1` `stream_a_fma:threads=64` `family:word=1` tsm2_tune/no.py,"
-        " tsm2_tune/cli.py. `tuner/no/` `.../tuner/verify/` `tuner/verify/*.py` tsm2_tune.none tsm2_tune.tune"
-    )
-    assert missing_names(page) == [
-        "nosuch",
-        "tsm2_tune.none",
-        "tsm2_tune/no.py",
-        "tsm2_tune/tuner/no/",
-    ]
+    assert [name for name in modules if pydoc.locate(name) is None] == []
+    for module in re.findall(r"python -m ((?:benchmarks|tests)\.\w+)", page):
+        place = ROOT / module.replace(".", "/")
+        assert place.with_suffix(".py").exists() or (place / "__main__.py").exists(), module
 
 
 def test_the_tests_that_trust_names_are_there() -> None:
@@ -269,9 +213,6 @@ def test_the_tests_that_trust_names_are_there() -> None:
     for file, name in named:
         text = (ROOT / "tests" / file).read_text(encoding="utf-8")
         assert not name or f"\ndef {name}(" in text, f"{file} has no {name}"
-
-
-# Numbers
 
 
 def test_what_the_pages_show_was_verified() -> None:
@@ -289,3 +230,21 @@ def test_trust_names_the_number_of_planted_bugs() -> None:
     assert f"lists {len(bugs())} bugs; a CPU can detect {len(on_host)} of these" in text
     assert f"{len(classes)} of the bugs belong to a class." in text
     assert f"can detect {len(set(classes) & set(on_host))} of the {len(classes)} bugs" in text
+
+
+@pytest.mark.slow
+def test_the_pages_of_kernels_are_as_they_would_be_drawn_now() -> None:
+    drawn = loaded(DOCS / "kernels.py").pages()
+    assert {path.name for path in (DOCS / "kernels").iterdir()} == set(drawn)
+    for name, text in drawn.items():
+        assert (DOCS / "kernels" / name).read_text(encoding="utf-8") == text, "run python docs/kernels.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted((DOCS / "kernels").glob("[!R]*.md")), ids=name_of)
+def test_the_commands_of_a_kernels_page_print_kernels(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    commands = re.findall(r"^tsm2-tune (source .*)$", text, re.MULTILINE)
+    assert len(commands) == text.count("\n## ")
+    for command in commands:
+        assert "__global__" in said(*shlex.split(command))

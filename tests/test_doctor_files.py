@@ -1,4 +1,4 @@
-"""Tests of `doctor` on the cache and the database's folder, in which it leaves nothing."""
+"""`doctor` on the cache, the database's folder and a PostgreSQL server, to none of which it writes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import run
 from tests.databases import database_of
+from tests.fabricated import trial, tuning_run
+from tests.servers import TestServer, asked, running
 from tests.standing_in import Disk
+from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.compile import cache as binaries
 from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.examination import PROBES
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State
 
 QUESTION = Question("cpu", "results.db")
+TABLES = "ALL TABLES IN SCHEMA public TO other"
+SEQUENCES = "ALL SEQUENCES IN SCHEMA public TO other"
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +51,22 @@ def test_a_cache_that_others_can_write_is_a_problem() -> None:
     assert "others can write" in found.text
 
 
-@pytest.mark.parametrize(("probe", "names"), [("cache", "cache folder"), ("database", "database")])
-def test_a_folder_that_cannot_be_made_is_a_problem(
-    probe: str, names: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("probe", ["cache", "database"])
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_folder_that_cannot_be_made_and_a_full_disk_are_problems(
+    probe: str, is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    folder = tmp_path if is_full else tmp_path / "file"
     (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
-    question = Question("cpu", str(tmp_path / "file" / "results.db"))
-    assert only(PROBES[probe].look(question)).state is State.PROBLEM
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    with monkeypatch.context() as patch:
+        if is_full:
+            patch.setattr(os, "fsync", refuse)
+        found = only(PROBES[probe].look(Question("cpu", str(folder / "results.db"))))
+    assert (found.state, "No space left on device" in found.text) == (State.PROBLEM, is_full)
 
 
 @pytest.mark.parametrize(
@@ -67,20 +81,6 @@ def test_a_folder_that_takes_no_database_is_told_as_it_is(name: str, said: str, 
     (tmp_path / "file").touch()
     found = only(storage.database(Question("cpu", name)))
     assert (found.state, found.found, found.remedy) == (State.PROBLEM, said.format(here=tmp_path), remedy)
-
-
-@pytest.mark.parametrize("probe", ["cache", "database"])
-def test_a_full_disk_is_a_problem(probe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = OSError(28, "No space left on device")
-
-    def refuse(_: int) -> None:
-        raise full
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", refuse)
-        found = only(PROBES[probe].look(Question("cpu", str(tmp_path / "results.db"))))
-    assert found.state is State.PROBLEM
-    assert "No space left on device" in found.text
 
 
 @pytest.mark.parametrize(("free_bytes", "state"), [(2**20, State.PROBLEM), (2**28, State.NOTE), (2**40, State.OK)])
@@ -103,13 +103,126 @@ def test_a_file_that_is_no_database_is_a_problem(path: Path) -> None:
     assert only(storage.database(Question("cpu", str(path.parent)))).state is State.PROBLEM
 
 
-def test_locks_that_do_not_hold_are_a_problem(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "SECOND", "")  # the second process gets the lock
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SECOND", "", "two concurrent runs can corrupt it"),  # the second process gets the lock
+        ("network_of", lambda _: "nfs4", "(nfs4)"),
+    ],
+)
+def test_a_file_system_whose_locks_may_not_hold_is_told(
+    name: str, value: object, said: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, name, value)
     found = only(storage.database(Question("cpu", str(path))))
+    assert (found.state, said in found.text.lower()) == (State.PROBLEM, True)
+
+
+# A database of a PostgreSQL server
+
+
+@pytest.fixture
+def of_other(server: TestServer, address: str) -> str:
+    """The address as a user has it who does not own the database, and has no right in it yet."""
+    if not server.sql("SELECT 1 FROM pg_roles WHERE rolname = 'other'"):
+        server.sql("CREATE ROLE other LOGIN")
+    return server.url(address.partition("@/")[2].partition("?")[0], "other")
+
+
+def found_at(address: str) -> Finding:
+    return only(storage.database(Question("cpu", address)))
+
+
+def store_one(address: str) -> None:
+    database_of(address, trial(600), run=tuning_run("NVIDIA H100"))
+
+
+def refused(address: str) -> str:
+    """Why no trial can be stored there."""
+    with pytest.raises(StoreError) as why:
+        store_one(address)
+    return str(why.value)
+
+
+@pytest.mark.slow
+def test_a_user_who_may_only_read_has_a_problem(address: str, of_other: str) -> None:
+    store_one(address)
+    asked(address, f"GRANT SELECT ON {TABLES}")
+    before = asked(address, "SELECT xmin FROM pg_class ORDER BY oid")
+    found = found_at(of_other)
+    assert asked(address, "SELECT xmin FROM pg_class ORDER BY oid") == before
     assert found.state is State.PROBLEM
-    assert "two concurrent runs can corrupt it" in found.text.lower()
+    lacking = "INSERT, UPDATE, DELETE in all of its tables, nor use the sequences that number their rows"
+    assert found.found == f"{of_other}, where this user may not {lacking}"
+    grants = f"GRANT INSERT, UPDATE, DELETE ON {TABLES}; GRANT USAGE ON {SEQUENCES}"
+    assert found.remedy == f"have its owner run {grants}; or name another database with --db"
+    assert "permission denied for table receipt" in refused(of_other)
+    said = run("doctor", "--device", "cpu", "--db", of_other)
+    last = f"tuning can run on this host, but not with {of_other}: name another database with --db"
+    assert (said.exit_code, said.output.splitlines()[-1]) == (1, last)
+    asked(address, grants)
+    assert found_at(of_other).state is State.OK
+    store_one(of_other)
 
 
-def test_a_networks_file_system_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "network_of", lambda _: "nfs4")
-    assert "(nfs4)" in only(storage.database(Question("cpu", str(path)))).text
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("taken", "named"),
+    [
+        ("SELECT ON best", "SELECT in all"),
+        ("SELECT ON lease", "SELECT in all"),
+        ("INSERT ON sample", "INSERT in all"),
+        ("UPDATE ON receipt", "UPDATE in all"),
+        ("DELETE ON lease", "DELETE in all"),
+        ("USAGE ON SEQUENCE trial_id_seq", "use the sequences"),
+    ],
+)
+def test_one_right_that_is_missing_is_named(address: str, of_other: str, taken: str, named: str) -> None:
+    store_one(address)
+    asked(address, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {TABLES}; GRANT USAGE ON {SEQUENCES}")
+    asked(address, "REVOKE INSERT, UPDATE, DELETE ON tsm2_tune, best FROM other")
+    assert found_at(of_other).state is State.OK
+    asked(address, f"REVOKE {taken} FROM other")
+    found = found_at(of_other)
+    assert found.state is State.PROBLEM
+    assert f"where this user may not {named}" in found.found
+
+
+@pytest.mark.slow
+def test_who_may_make_no_tables_has_a_problem(address: str, of_other: str) -> None:
+    found = found_at(of_other)
+    assert found.state is State.PROBLEM
+    assert "where this user may not create tables in its schema public" in found.found
+    assert "permission denied for schema public" in refused(of_other)
+    assert found.remedy.startswith("have its owner run GRANT CREATE ON SCHEMA public TO other, ")
+    asked(address, "GRANT CREATE ON SCHEMA public TO other")
+    found = found_at(of_other)
+    assert (found.state, found.found) == (State.OK, f"{of_other}, not made yet")
+    assert asked(address, "SELECT * FROM pg_tables WHERE schemaname = 'public'") == []
+    store_one(of_other)
+
+
+@pytest.mark.slow
+def test_an_older_schema_needs_the_owner(address: str, of_other: str) -> None:
+    store_one(address)
+    asked(address, f"GRANT ALL ON {TABLES}; GRANT ALL ON {SEQUENCES}; GRANT CREATE ON SCHEMA public TO other")
+    asked(address, "UPDATE tsm2_tune SET schema_version = 24")
+    found = found_at(of_other)
+    assert found.state is State.PROBLEM
+    assert "has schema 24, and only the owner of its tables can migrate it to " in found.found
+    assert "must be owner of " in refused(of_other)
+    assert found_at(address).state is State.OK
+    assert asked(address, "SELECT schema_version FROM tsm2_tune") == [(24,)]
+
+
+@pytest.mark.slow
+def test_a_standby_is_a_problem(session_folder: Path) -> None:
+    with running(session_folder / "postgresql") as own:
+        address = own.new()
+        store_one(address)
+        own.stop()
+        (own.folder / "data" / "standby.signal").touch()
+        own.start()
+        found = found_at(address)
+        assert (found.state, found.found) == (State.PROBLEM, f"{address} is read-only, because it is a standby")
+        assert "was refused by PostgreSQL" in refused(address)

@@ -41,65 +41,54 @@ def test_imports_run_one_way() -> None:
     assert wrong == []
 
 
-def test_planning_loads_no_pycuda_and_a_file_nothing_of_servers(tmp_path: Path) -> None:
-    commands = (
-        ["space", "--device", "h200", "--shapes", "64x4x64"],
-        ["model", "--device", "h200", "--shapes", "64x4x64"],
-        ["source", "tsm2:version=v0,threads=32,columns=1,prefetch=1"],
-        ["devices"],
-    )
-    run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
+def commands_run(*commands: list[str]) -> str:
+    return f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
+
+
+def test_planning_loads_no_database_nor_pycuda_and_a_file_nothing_of_servers(tmp_path: Path) -> None:
+    shapes = ["--device", "h200", "--shapes", "64x4x64"]
+    source = ["source", "tsm2:version=v0,threads=32,columns=1,prefetch=1"]
+    assert "sqlalchemy" not in loaded_modules(commands_run(source, ["model", *shapes], ["devices"]))
     opened = f"with Store.open({str(tmp_path / 'results.db')!r}, create=True): pass"
-    run += f"\nimport tsm2_tune.api.tune\nfrom tsm2_tune.tuner.results.store import Store\n{opened}"
-    loaded = loaded_modules(run)
+    imports = "import tsm2_tune.api.tune\nfrom tsm2_tune.tuner.results.store import Store"
+    loaded = loaded_modules(f"{commands_run(['space', *shapes])}\n{imports}\n{opened}")
     assert not any(name.startswith("pycuda") for name in loaded)
     assert not loaded & {"sqlalchemy.dialects.postgresql", "tsm2_tune.tuner.results.storage.postgresql"}
 
 
+OF_THE_TUNER = {"pycuda", "sqlalchemy", "click", "rich", "multiprocessing"}
+OF_THE_GENERATOR = {"jinja2", "sqlalchemy", "tsm2_tune.generator.families"}
 HEAVY = {"jinja2", "multiprocessing", "numpy", "pycuda", "rich", "sqlalchemy"}
 
 
-def test_help_and_wrong_input_load_nothing_heavy() -> None:
+def test_help_wrong_input_and_completion_load_nothing_heavy() -> None:
     commands = [[], ["--help"], *([name, "--help"] for name in COMMANDS), ["--shapes", "64x8"], ["best", "--nothing"]]
     run = (
-        "import contextlib, io\nfrom tsm2_tune.cli import main\n"
+        "import contextlib, io\nfrom click.shell_completion import ShellComplete\nfrom tsm2_tune.cli import main\n"
         f"for command in {commands!r}:\n"
         "    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()): main(command)\n"
+        "shell = ShellComplete(main, {}, 'tsm2-tune', '_TSM2_TUNE_COMPLETE')\n"
+        "assert [one.value for one in shell.get_completions([], '--dev')] == ['--device']\n"
+        "assert shell.get_completions(['best', '--dtype'], 'f3')[0].value == 'f32'\nprint()"
     )
     assert not loaded_modules(run) & HEAVY
 
 
-@pytest.mark.parametrize("option", ["--version", "--help"])
-def test_version_and_help_load_no_kernel_family(option: str) -> None:
-    loaded = loaded_modules(f"from tsm2_tune.cli import main\nmain(['{option}'], standalone_mode=False)")
-    own = {name for name in loaded if name.startswith("tsm2_tune.")}
-    layers = {name.split(".")[1] for name in own}
-    assert layers == {"cli", "commands", "console", "errors", "tuner"}
+def test_version_and_help_load_no_kernel_family() -> None:
+    own = {name for name in loaded_modules(commands_run(["--version"], ["--help"])) if name.startswith("tsm2_tune.")}
+    assert {name.split(".")[1] for name in own} == {"cli", "commands", "console", "errors", "tuner"}
     assert len(own) <= 16, sorted(own)
-
-
-def test_source_and_model_load_no_database() -> None:
-    commands = [
-        ["source", "tsm2:version=v0,threads=32,columns=1,prefetch=1"],
-        ["model", "--device", "h100", "--shapes", "64x8x64"],
-        ["devices"],
-    ]
-    run = f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
-    assert "sqlalchemy" not in loaded_modules(run)
 
 
 @pytest.mark.parametrize(
     ("modules", "others"),
     [
-        ("generator.space.space generator.render", {"pycuda", "sqlalchemy", "click", "rich", "multiprocessing"}),
-        (
-            "tuner.worker.client tuner.device.emulator.device",
-            {"jinja2", "sqlalchemy", "tsm2_tune.generator.families"},
-        ),
+        ("tsm2_tune.generator.space.space, tsm2_tune.generator.render", OF_THE_TUNER),
+        ("tsm2_tune.tuner.worker.client, tsm2_tune.tuner.device.emulator.device", OF_THE_GENERATOR),
     ],
 )
 def test_the_generator_and_a_worker_load_little(modules: str, others: set[str]) -> None:
-    assert not loaded_modules(f"import {', '.join(f'tsm2_tune.{one}' for one in modules.split())}") & others
+    assert not loaded_modules(f"import {modules}") & others
 
 
 def file_of(module: Path) -> Path | None:
@@ -122,16 +111,6 @@ def test_no_file_needs_itself_through_others() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter(needs | {PACKAGE / "errors.py": {PACKAGE / "cli.py"}}).prepare()
     TopologicalSorter(needs).prepare()
-
-
-def test_completing_plain_options_loads_nothing_heavy() -> None:
-    complete = (
-        "from click.shell_completion import ShellComplete\nfrom tsm2_tune.cli import main\n"
-        "shell = ShellComplete(main, {}, 'tsm2-tune', '_TSM2_TUNE_COMPLETE')\n"
-        "assert [one.value for one in shell.get_completions([], '--dev')] == ['--device']\n"
-        "assert shell.get_completions(['best', '--dtype'], 'f3')[0].value == 'f32'"
-    )
-    assert not loaded_modules(complete) & HEAVY
 
 
 def test_each_folder_says_what_is_inside() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import pty
 import re
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -16,8 +18,9 @@ import pytest
 from rich.console import Console
 
 from tests.fabricated import PROBLEM, trial
+from tests.on_host import has_compiler
 from tests.servers import wait_until
-from tsm2_tune.console import run_progress, tables
+from tsm2_tune.console import run_progress
 from tsm2_tune.console import search_progress as progress
 from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.generator.problem import Problem
@@ -54,30 +57,29 @@ def ended(problem: Problem = PROBLEM, new_trials: int = 3, untried: int = 0, **c
     return ProblemEnded(problem, new_trials=new_trials, untried=untried, **counts | changes)
 
 
+def stored(*medians_us: float) -> list[TrialStored]:
+    return [TrialStored(trial(us), number) for number, us in enumerate(medians_us, 1)]
+
+
+def shows(console: Console, *events: Any, problems: int = 1) -> str:
+    """Return what is printed while these are told."""
+    with shown_on(console, problems) as shown:
+        for event in events:
+            shown.show(event)
+    return printed(console)
+
+
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 def test_the_lines_of_progress_are_whole(width: int) -> None:
-    console = on_screen(width)
-    with shown_on(console, 12) as shown:
-        shown.show(started(12800, tried_before=128))
-        for trial_id in range(1, 4):
-            shown.show(TrialStored(trial(123456.7), trial_id))
-    last = printed(console).rpartition("0/12")[2].split()  # Live draws it again and again
+    said = shows(on_screen(width), started(12800, tried_before=128), *stored(*[123456.7] * 3), problems=12)
+    last = said.rpartition("0/12")[2].split()  # Live draws it again and again
     assert last[:1] == ["problems"]
     assert {PROBLEM.text, "131/12800", "left,", "finals", "123456.7", "13.6", "GB/s,", "0", "%", "floor"} <= set(last)
 
 
-def test_a_console_is_as_wide_as_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
-    assert tables.console(stderr=True).width == 30
-
-
 def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> None:
-    console = on_screen()
-    with shown_on(console) as shown:
-        shown.show(started(128, vendor_us=600.0))
-        shown.show(TrialStored(trial(500.0), 1))
-        shown.show(TrialStored(trial(400.0), 2))
-    last = " ".join(printed(console).rpartition(PROBLEM.text)[2].split())
+    said = shows(on_screen(), started(128, vendor_us=600.0), *stored(500.0, 400.0))
+    last = " ".join(said.rpartition(PROBLEM.text)[2].split())
     assert last.startswith("2/128 400.0 us, 4.2 TB/s, 1.50 x cuBLAS")
 
 
@@ -85,10 +87,11 @@ def test_where_no_bar_tells_trials_and_problems_are_counted() -> None:
     console, now = on_screen(terminal=False), [0.0]
     with shown_on(console, 12, budget_seconds=120.0, clock=lambda: now[0]) as shown:
         shown.show(started(128))
-        for trial_id, median_us in enumerate((500.0, 450.0), 1):
-            shown.show(TrialStored(trial(median_us), trial_id))
+        *first, last = stored(500.0, 450.0, 400.0)
+        for one in first:
+            shown.show(one)
         now[0] = progress.SILENCE_SECONDS
-        shown.show(TrialStored(trial(400.0), 3))
+        shown.show(last)
     of_best = r"best 400\.0 us, .* of the floor"
     counted = rf"1/12 {PROBLEM.text}: 3 of 128 trials, \d+ (s|min) of search left, then finals; {of_best}\n"
     assert re.fullmatch(counted, printed(console))
@@ -107,11 +110,8 @@ def test_where_no_bar_tells_trials_and_problems_are_counted() -> None:
     ],
 )
 def test_a_line_says_why_a_search_stopped(changes: dict[str, Any], why: str) -> None:
-    console = on_screen(terminal=False)
-    with shown_on(console) as shown:
-        shown.show(started(12))
-        shown.show(ended(**changes))
-    assert printed(console) == f"{PROBLEM.text}: no configuration gave a right result (3 new trials; {why})\n"
+    said = shows(on_screen(terminal=False), started(12), ended(**changes))
+    assert said == f"{PROBLEM.text}: no configuration gave a right result (3 new trials; {why})\n"
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -119,7 +119,7 @@ def test_what_a_signal_interrupts_is_told(terminal: bool) -> None:
     console = on_screen(terminal=terminal)
     with suppress(Stopped), shown_on(console, 12) as shown:
         shown.show(started(128))
-        shown.show(TrialStored(trial(400.0), 1))
+        shown.show(stored(400.0)[0])
         raise Stopped
     number = "" if terminal else "1/12 "
     best = "best 400.0 us, 4.2 TB/s, 100 % of the floor"
@@ -175,32 +175,21 @@ def test_finals_show_their_phase_and_no_time_that_is_not_known() -> None:
         phases.enter("compilers")
         lines.print(shown)
         assert "0/3  compiling" in printed(lines)
-        for trial_id in range(1, 4):
+        for one in stored(400.0, 400.0, 400.0):
             now[0] += 1.0
-            shown.show(TrialStored(trial(400.0), trial_id))
+            shown.show(one)
         phases.enter("full verification: long extents with 64-bit indices")
         now[0] += 60.0
         lines.print(shown)
     assert "3/3  finals and pairs left  verifying the winner: long extents with 64-bit indices" in printed(lines)
 
 
-@pytest.mark.parametrize("wanted", [False, True])
-def test_colours_are_left_out_where_nobody_wants_them(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
-    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=110)
-    with shown_on(console, 2) as shown:
-        shown.show(started(128))
-        shown.show(TrialStored(trial(400.0), 1))
-    coloured = re.search(r"\x1b\[(?:[0-9;]*;)?(?:3|9)[0-7]m", printed(console))
-    assert (coloured is not None) == wanted
-
-
 def test_the_time_left_says_what_it_does_not_count() -> None:
     """The first problem's finals take an unknown time; pairs follow the search; nothing is left at the end."""
     with shown_on(on_screen(terminal=False), 2, next_phase="pairs") as shown:
         shown.show(started(128))
-        for trial_id in range(1, 4):
-            shown.show(TrialStored(trial(500.0), trial_id))
+        for one in stored(500.0, 500.0, 500.0):
+            shown.show(one)
         assert re.fullmatch(r"\d+ (s|min) of search left, then finals, then pairs", shown.remaining)
         shown.show(ended())
         assert re.fullmatch(r"\d+ (s|min) left, then pairs", shown.remaining)
@@ -223,8 +212,9 @@ def test_wide_intervals_are_told_after_the_table() -> None:
     assert run_progress.noise_text(rows[1:], "h.db") == ""
 
 
-@pytest.mark.parametrize("is_on_path", [True, False])
-@pytest.mark.parametrize(("database", "place"), [("results.db", ""), ("a b.db", " --db 'a b.db'")])
+@pytest.mark.parametrize(
+    ("is_on_path", "database", "place"), [(True, "results.db", ""), (False, "a b.db", " --db 'a b.db'")]
+)
 def test_a_run_ends_in_the_next_two_commands_as_they_are_typed(
     database: str, place: str, is_on_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,3 +226,19 @@ def test_a_run_ends_in_the_next_two_commands_as_they_are_typed(
         f"next: {typed} best{place}",
         f"      {typed} export -o best_kernels.py{place}",
     ]
+
+
+@pytest.mark.host
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+def test_first_line_waits_for_no_compiler(tmp_path: Path) -> None:
+    hanging = tmp_path / "c++"
+    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
+    hanging.chmod(0o700)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tsm2_tune", "--shapes", "64x2x64", "--dtype", "f32,f64", "--device", "cpu"]
+    told = os.environ | {"CXX": str(hanging), "XDG_CACHE_HOME": str(tmp_path)}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=told) as started:
+        os.close(theirs)
+        with open(ours, encoding="utf-8") as terminal:
+            assert terminal.readline() == "tuning 2 problems on device cpu\n"
+            started.terminate()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ from tests.fabricated import GPU, PROBLEM
 from tests.fake_compilers import binary
 from tests.fake_tensors import Tensor, f32
 from tests.modules import OUT, A, B
+from tests.processes import python
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.nvml import ClockReader
@@ -74,8 +74,7 @@ def test_missing_nvml_is_logged(said: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("is_asked", [False, True])
 def test_a_command_prints_the_log_if_asked(is_asked: bool) -> None:
-    command = [sys.executable, "-m", "tsm2_tune", "space", "--shapes", "64x4x64"]
     told = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TSM2_TUNE_DEBUG": "1" if is_asked else ""}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=told)
+    done = python("-m", "tsm2_tune", "space", "--shapes", "64x4x64", "--family", "tsm2", check=True, env=told)
     assert ("tsm2_tune.tuner.device.target: no GPU: the host emulates kernels\n" in done.stderr) is is_asked
     assert is_asked or done.stderr == ""

@@ -17,7 +17,7 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
-from tsm2_tune.tuner.packs.check import MOST_UNTUNED, CheckedPart, CheckedProduct, Place, Sampled, sample
+from tsm2_tune.tuner.packs.check import MOST_UNTUNED, CheckedPart, CheckedProduct, Place, sample
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Outcome, Trial, VendorMeasurement
 from tsm2_tune.tuner.runs.events import Noted, VendorLeftOut
@@ -27,6 +27,7 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
+PARTS = [(kind, "f32") for kind in ("R", "L", "vector", "wide")]
 HERE, OTHER = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 Times = Callable[[Problem], tuple[float, float]]  # of the kernel and of cuBLAS
 COLUMNS = ["kind", "type", "products", "x", "cuBLAS", "slower", "worst", "left", "to", "cuBLAS", "trust"]
@@ -117,22 +118,12 @@ def pack(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
     return packed(tmp_path_factory.mktemp("pack"))
 
 
-# --- The sample ---
-
-
-@pytest.fixture(scope="module")
-def sampled(pack: Path) -> dict[tuple[str, str], list[Sampled]]:
+def test_tuned_near_and_far_products_take_turns_fit_and_differ(pack: Path) -> None:
     with Store.open(pack.with_suffix(".db"), create=False) as store:
         kernels = exported_kernels(store, HERE)
     parts = [(kind, dtype) for dtype in ("f32", "f64") for kind in ("R", "L", "T", "vector", "wide")]
-    return sample(kernels, HERE, "pack", parts, 2**28)
-
-
-def test_parts_without_a_kernel_are_left_out(sampled: dict[tuple[str, str], list[Sampled]]) -> None:
-    assert list(sampled) == [("R", "f32"), ("L", "f32"), ("vector", "f32"), ("wide", "f32")]
-
-
-def test_tuned_near_and_far_products_take_turns(sampled: dict[tuple[str, str], list[Sampled]]) -> None:
+    sampled = sample(kernels, HERE, "pack", parts, 2**28)
+    assert list(sampled) == PARTS  # the others have no kernel
     of_r = sampled["R", "f32"]
     assert [one.place for one in of_r[:6]] == [Place.TUNED, Place.NEAR, Place.FAR] * 2
     tuned = {one.choice.asked for one in of_r if one.place is Place.TUNED}
@@ -141,9 +132,6 @@ def test_tuned_near_and_far_products_take_turns(sampled: dict[tuple[str, str], l
         assert one.choice.match.is_tuned == (one.place is Place.TUNED)
         assert (one.choice.distance > 1.5) == (one.place is Place.FAR)
     assert {one.place for one in sampled["wide", "f32"]} <= {Place.NEAR, Place.FAR}
-
-
-def test_products_fit_and_differ(sampled: dict[tuple[str, str], list[Sampled]]) -> None:
     for products in sampled.values():
         problems = [one.choice.asked for one in products]
         assert len(set(problems)) == len(problems) >= MOST_UNTUNED
@@ -156,7 +144,7 @@ def test_products_fit_and_differ(sampled: dict[tuple[str, str], list[Sampled]]) 
 def test_every_part_of_a_faster_pack_is_trusted(pack: Path, gpu: World) -> None:
     events = list[object]()
     found = tsm2_tune.check_pack(pack, on_event=events.append)
-    assert list(found.parts) == [("R", "f32"), ("L", "f32"), ("vector", "f32"), ("wide", "f32")]
+    assert list(found.parts) == PARTS
     assert {part.trust for part in found.parts.values()} == {"yes"}
     assert {one.gain for one in found.products if one.config} == {2.0}
     assert {one.gain for one in found.products if not one.config} == {1.0}
@@ -174,12 +162,6 @@ def test_parts_take_turns_until_the_time_ends(pack: Path, gpu: World) -> None:
     counts = [len(part.gains) for part in found.parts.values()]
     assert max(counts) - min(counts) <= 1
     assert len(gpu.compiled) < len({one.problem for one in tsm2_tune.check_pack(pack).products})
-
-
-def test_no_kernel_is_begun_after_the_end(pack: Path, gpu: World) -> None:
-    gpu.look_seconds = 121.0
-    found = tsm2_tune.check_pack(pack, only="R")
-    assert (gpu.timed, found.parts["R", "f32"].trust) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -204,8 +186,11 @@ def test_trust_depends_on_losses_and_failures(gains: tuple[float, ...], failed: 
     ("outcome", "trust"),
     [(Outcome.WRONG_RESULT, "no"), (Outcome.COMPILE_FAILED, "no"), (Outcome.INTERRUPTED, "yes")],
 )
-def test_a_kernel_that_fails_is_not_trusted(pack: Path, gpu: World, outcome: Outcome, trust: str) -> None:
+def test_a_kernel_that_fails_is_named_and_not_trusted(pack: Path, gpu: World, outcome: Outcome, trust: str) -> None:
     gpu.outcomes[SHAPES[0]] = outcome
+    said = run("pack", "--check", str(pack), "--only", "R")
+    assert said.exit_code == int(outcome is not Outcome.INTERRUPTED)
+    assert said.stdout.splitlines()[-1] == f"{SHAPES[0].text}: {outcome}: C[3, 1] = 2"
     found = tsm2_tune.check_pack(pack, only="R,L")
     (failed,) = (one for one in found.products if one.problem == SHAPES[0])
     assert (failed.gain, failed.trouble) == (None, f"{outcome}: C[3, 1] = 2")
@@ -290,16 +275,7 @@ def test_the_command_prints_a_line_for_each_part(pack: Path, gpu: World) -> None
     assert (kind, dtype, worst, trust) == ("R", "f32", "0.90", "partly")
     assert of_l.split()[-1] == "yes"
     assert about.startswith("x cuBLAS: times as fast as cuBLAS")
-    assert closing.endswith(
-        " s; to tune the parts with no or partly: tsm2-tune pack --only R --dtype f32 -o own.jsonl"
-    )
-
-
-def test_the_command_names_failed_kernels(pack: Path, gpu: World) -> None:
-    gpu.outcomes[SHAPES[0]] = Outcome.WRONG_RESULT
-    said = run("pack", "--check", str(pack), "--only", "R")
-    assert said.exit_code == 1
-    assert said.stdout.splitlines()[-1] == f"{SHAPES[0].text}: wrong-result: C[3, 1] = 2"
+    assert closing.endswith("to tune the parts with no or partly: tsm2-tune pack --only R --dtype f32 -o own.jsonl")
 
 
 def test_a_check_that_is_stopped_says_so(pack: Path, gpu: World) -> None:
@@ -308,24 +284,24 @@ def test_a_check_that_is_stopped_says_so(pack: Path, gpu: World) -> None:
 
     gpu.times = interrupted
     said = run("pack", "--check", str(pack))
-    assert said.exit_code == 130
-    assert said.stdout == "stopped; nothing is stored\n"
+    assert (said.exit_code, said.stdout) == (130, "stopped; nothing is stored\n")
 
 
-def test_a_part_that_is_not_reached_has_dashes(pack: Path, gpu: World) -> None:
+def test_no_kernel_is_begun_after_the_end_and_its_part_has_dashes(pack: Path, gpu: World) -> None:
     gpu.look_seconds = 121.0
-    said = run("pack", "--check", str(pack), "--only", "R")
-    assert said.stdout.splitlines()[2].split() == ["R", "f32", *"------"]
-    assert said.stdout.splitlines()[-1] == "nothing was measured: run it again"
+    said = run("pack", "--check", str(pack), "--only", "R").stdout.splitlines()
+    assert (gpu.timed, said[2].split(), said[-1]) == (
+        [],
+        ["R", "f32", *"------"],
+        "nothing was measured: run it again",
+    )
 
 
 def test_a_faster_pack_needs_no_command(pack: Path, gpu: World) -> None:
-    said = run("pack", "--check", str(pack), "--only", "L")
-    assert said.stdout.splitlines()[2].split()[-1] == "yes"
+    said = run("pack", "--check", str(pack), "--only", "L").stdout.splitlines()
     timed = len(gpu.timed)
-    assert (
-        said.stdout.splitlines()[-1] == f"{timed} kernels timed in {timed} s: no measured part is slower than cuBLAS"
-    )
+    assert said[2].split()[-1] == "yes"
+    assert said[-1] == f"{timed} kernels timed in {timed} s: no measured part is slower than cuBLAS"
 
 
 @pytest.mark.parametrize(
@@ -344,21 +320,18 @@ def test_contradictions_are_refused(pack: Path, gpu: World, arguments: tuple[str
     assert gpu.timed == []
 
 
-@pytest.mark.parametrize("name", ["none.jsonl", "README.md", "pretuned:none", "h100", ""])
-def test_what_is_no_pack_is_refused(tmp_path: Path, gpu: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_what_is_no_pack_is_refused(tmp_path: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("README.md").write_text("text")
-    refused("pack", "--check", name)
+    for name in ("none.jsonl", "README.md", "pretuned:none", "h100", ""):
+        refused("pack", "--check", name)
     assert list(tmp_path.iterdir()) == [tmp_path / "README.md"]
+    tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db="of_cpu.db")
+    with pytest.raises(InputError, match="has no kernel for a GPU"):
+        tsm2_tune.check_pack("of_cpu.db")
 
 
 def test_a_pack_is_checked_on_one_gpu(pack: Path, gpu: World) -> None:
     gpu.targets = (TARGET, TARGET)
     with pytest.raises(InputError, match="on one GPU"):
         tsm2_tune.check_pack(pack)
-
-
-def test_a_database_of_the_cpu_is_no_pack(path: Path, gpu: World) -> None:
-    tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
-    with pytest.raises(InputError, match="has no kernel for a GPU"):
-        tsm2_tune.check_pack(path)

@@ -46,9 +46,6 @@ QUICK = ["tests.quick_command", "--device", "cpu"]
 LEFT = "the program's products are left to cuBLAS"
 
 
-# Contents
-
-
 @pytest.mark.parametrize("name", ["h100", "h200"])
 def test_every_text_is_of_this_versions_kernels(name: str) -> None:
     (found,) = (one for one in pretuned.pretuned() if one.name == name)
@@ -77,14 +74,13 @@ def test_a_file_of_a_texts_name_is_that_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_card_has_its_own_text_and_another_one_its_sisters() -> None:
-    def name(device: str, capability: str) -> str | None:
-        found = pretuned.for_card(device, capability)
-        return None if found is None else found.name
-
-    assert name("NVIDIA H200", "9.0") == "h200"
-    assert name("NVIDIA H100 80GB HBM3", "9.0") == "h100"
-    assert name("NVIDIA H100 PCIe", "9.0") == "h200"
-    assert name("NVIDIA A100", "8.0") is None
+    names = {
+        ("NVIDIA H200", "9.0"): "h200",
+        ("NVIDIA H100 80GB HBM3", "9.0"): "h100",
+        ("NVIDIA H100 PCIe", "9.0"): "h200",
+    }
+    assert {card: getattr(pretuned.for_card(*card), "name", None) for card in names} == names
+    assert pretuned.for_card("NVIDIA A100", "8.0") is None
 
 
 @pytest.mark.host
@@ -93,7 +89,7 @@ def test_a_card_has_its_own_text_and_another_one_its_sisters() -> None:
 def test_the_bench_verifies_winners_searches_nothing_and_writes_the_text(tmp_path: Path) -> None:
     database, output = tmp_path / "tuned.db", tmp_path / "cpu.jsonl"
     tuned = [*QUICK, "--shapes", "64x2x64", "--family", "tsm2", "--max-trials", "1", "--db", str(database)]
-    subprocess.run([sys.executable, "-m", *tuned], cwd=TESTS.parent, check=True, capture_output=True)
+    python("-m", *tuned, cwd=TESTS.parent, check=True)
     plain_sql(database, "UPDATE trial SET full_verdict = NULL")
     text = ["--dtype", "f32", "--device", "cpu", "--output", str(output)]
     said = CliRunner().invoke(bench.main, [str(database), "--no-verify", *text])
@@ -102,9 +98,6 @@ def test_the_bench_verifies_winners_searches_nothing_and_writes_the_text(tmp_pat
     assert said.output.endswith(f"wrote {output}: 1 winners, 1 of them verified in full\n")
     assert plain_sql(database, "SELECT count(*), count(full_verdict) FROM trial") == [(1, 1)]
     assert "calls right" in output.read_text()
-
-
-# Programs
 
 
 @pytest.fixture
@@ -188,21 +181,11 @@ def test_a_text_that_changes_while_it_is_opened_is_one_of_both(
         patch.setattr(text_database, "content_of", content_of)
         with Store.open(place, create=False) as store:
             first = store.database.digest()
-    with Store.open(texts / "card.jsonl", create=False) as store:
-        assert store.database.digest() == first
-    with Store.open(place, create=False) as store:
-        assert store.database.digest() != first
-
-
-def test_texts_have_digests_of_their_own(texts: Path, tmp_path: Path) -> None:
-    """Libraries of their kernels are kept by these digests."""
-    other = tmp_path / "other.jsonl"
-    other.write_text((texts / "card.jsonl").read_text().replace("right in 9 calls", "right in 8 calls"))
-    digests = set()
-    for place in (texts / "card.jsonl", other, texts / "card.jsonl"):
-        with Store.open(place, create=False) as store:
-            digests.add(store.database.digest())
-    assert len(digests) == 2
+    digests = []
+    for file in (texts / "card.jsonl", place):
+        with Store.open(file, create=False) as store:
+            digests.append(store.database.digest())
+    assert digests[0] == first != digests[1]  # libraries of their kernels are kept by these digests
 
 
 @pytest.mark.parametrize(
@@ -219,19 +202,14 @@ def test_a_text_is_never_written(packaged: Path, command: str) -> None:
     assert (packaged / "card.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("command", ["import", "db merge"])
-def test_a_name_of_a_text_is_no_new_database(command: str, texts: Path, tmp_path: Path) -> None:
-    new = tmp_path / "new.jsonl"
-    assert refused(*command.split(), str(texts / "card.jsonl"), "--db", str(new)) == (
-        f"Error: {new} would be a file of trials, which export and pack write: name a database, such as results.db\n"
-    )
-    assert not new.exists()
-
-
-@pytest.mark.parametrize("command", ["db check", "quarantine"])
-def test_a_text_is_checked_as_a_database_is(command: str, texts: Path) -> None:
-    path = str(texts / "card.jsonl")
-    assert said(*command.split(), path) == said(*command.split(), "--db", path)
+def test_a_name_of_a_text_is_no_new_database_and_a_text_is_checked_as_one_is(texts: Path, tmp_path: Path) -> None:
+    path, new = str(texts / "card.jsonl"), tmp_path / "new.jsonl"
+    written = "which export and pack write: name a database, such as results.db\n"
+    for command in (["import"], ["db", "merge"]):
+        assert refused(*command, path, "--db", str(new)) == f"Error: {new} would be a file of trials, {written}"
+        assert not new.exists()
+    for command in (["db", "check"], ["quarantine"]):
+        assert said(*command, path) == said(*command, "--db", path)
     assert "2 trials, 6 measurements, 2 problems" in said("db", "check", path)
 
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from tests.command import refused
-from tests.command import run as run_command
+from tests.databases import database_of
+from tests.fabricated import configuration, trial
 from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.on_host import IN_C
 from tests.processes import python
@@ -27,8 +28,9 @@ from tsm2_tune.api.parse import problems_of
 from tsm2_tune.commands.run import FUNCTION
 from tsm2_tune.console import shapes_file
 from tsm2_tune.console.shapes_file import recorded
-from tsm2_tune.interpose.build import SOURCES
+from tsm2_tune.interpose.build import LEFT, SOURCES
 from tsm2_tune.interpose.journal import HEAD, LINE, MAGIC, REASONS, UNCOUNTED, Seen, Written, written_in
+from tsm2_tune.tuner.device.cuda import cuda_device_count
 
 pytestmark = IN_C
 BY_LIBRARY = "run --library {library}"
@@ -64,10 +66,8 @@ def test_record_leaves_out_what_no_kernel_is_taken_for(fakes: Path) -> None:
     done = tsm2_tune(fakes, "record", "--output", "-", "--", *PROGRAM, steps=steps)
     _, *lines = done.stdout[done.stdout.index("# Products") :].splitlines()
     assert done.stderr == ""
-    assert [line.partition(":f32")[0] for line in lines] == [
-        "# left out because it has an epilogue: 600x2x3",
-        "700x2x3",
-    ]
+    shapes = [line.partition(":f32")[0] for line in lines]
+    assert shapes == ["# left out because it has an epilogue: 600x2x3", "700x2x3"]
     assert all("cublasLtMatmul NN" in line for line in lines)
 
 
@@ -148,25 +148,14 @@ def test_of_more_products_than_are_read_the_most_worthy_are_written(
     assert 85 < left < 95
 
 
-@pytest.mark.parametrize("command", ["run", "record --output -"])
-def test_a_misspelt_option_is_no_program(command: str) -> None:
-    result = run_command(*command.split(), "--reprot", "--", "true")
-    assert (result.exit_code, result.output) == (
-        2,
-        "Error: no option --reprot: see --help; the program and its arguments come after --\n",
-    )
-
-
 def test_run_takes_kernels_of_a_library_and_reports(fakes: Path, plain: str) -> None:
     steps = [gemm()] * 14 + [gemm(transa=2, transb=1)] * 3
     done = tsm2_tune(fakes, "run", "--report", "--library", plain, "--", *PROGRAM, steps=steps)
     assert done.returncode == 0
     log = json.loads(done.stdout)["log"]
     assert sum(line.startswith("launch ") for line in log) == 8
-    assert (
-        "17 products seen, 8 computed by tuned kernels, 9 left to cuBLAS, 6 of these to compare with it\n"
-        in done.stderr
-    )
+    seen = "17 products seen, 8 computed by tuned kernels, 9 left to cuBLAS, 6 of these to compare with it\n"
+    assert seen in done.stderr
     assert "14.00 ms by cuBLAS, 14.00 ms by the kernels, 1.00 times as fast\n" in done.stderr
     taken, left = done.stderr.split("\nleft to cuBLAS:\n")
     assert re.search(r"^gemm +f32 +NN +6x2x3 +14 +8 +1000.0 +1000.0$", taken, re.MULTILINE)
@@ -191,9 +180,8 @@ def test_what_goes_back_to_cublas_is_reported(fakes: Path, plain: str, monkeypat
     monkeypatch.setenv("FAKE_KERNEL_MS", "4")
     steps = [gemm("cublasDgemm_v2")] * 40
     done = tsm2_tune(fakes, "run", "--report", "--library", plain, "--", *PROGRAM, steps=steps)
-    assert (
-        "27 products of 1 shape went back to cuBLAS, because the kernel was slower in this program\n" in done.stderr
-    )
+    why = "because the kernel was slower in this program"
+    assert f"27 products of 1 shape went back to cuBLAS, {why}\n" in done.stderr
     (row,) = done.stderr.split("\nleft to cuBLAS:\n")[1].splitlines()[1:]
     assert re.match(r"gemm +f64 +NN +6x2x3 +40 +7 +1000.0 +4000.0 +the kernel was slower in this program$", row)
     assert "times as fast" not in done.stderr
@@ -205,11 +193,14 @@ def test_run_becomes_the_program(fakes: Path, plain: str) -> None:
     assert sum(line.startswith("launch ") for line in json.loads(done.stdout)["log"]) == 3
 
 
-@pytest.mark.parametrize("more", [(), ("--report",)])
-def test_a_programs_status_is_the_commands(fakes: Path, plain: str, more: tuple[str, ...]) -> None:
-    for program, status in ((("sh", "-c", "exit 5"), 5), (("sh", "-c", "kill -9 $$"), None)):
-        done = tsm2_tune(fakes, "run", *more, "--library", plain, "--", *program)
-        assert done.returncode == (status if status is not None else 137 if more else -9)
+@pytest.mark.parametrize(
+    ("more", "script", "status"), [("", "exit 5", 5), ("", "kill -9 $$", -9), ("--report", "exit 5", 5),
+                                   ("--report", "kill -9 $$", 137)]
+)  # fmt: skip
+def test_a_programs_status_is_the_commands(fakes: Path, plain: str, more: str, script: str, status: int) -> None:
+    done = tsm2_tune(fakes, "run", *more.split(), "--library", plain, "--", "sh", "-c", script)
+    assert done.returncode == status  # and how it is linked is not blamed
+    assert done.stderr == (more and f"no product was seen: the program failed with status {status}\n")
 
 
 def test_a_signal_goes_to_the_program(fakes: Path, plain: str, tmp_path: Path) -> None:
@@ -247,9 +238,8 @@ def test_products_that_were_not_understood_are_told(fakes: Path, plain: str, way
     steps = [gemm("cublasGemmEx", compute=64)] * 3
     done = tsm2_tune(fakes, *way.format(library=plain).split(), "--", *PROGRAM, steps=steps)
     assert done.returncode == 0
-    assert (
-        "3 products more were left to cuBLAS, because no kernel has their element types" in done.stdout + done.stderr
-    )
+    said = "3 products more were left to cuBLAS, because no kernel has their element types"
+    assert said in done.stdout + done.stderr
     assert "no product was seen" not in done.stdout + done.stderr
 
 
@@ -319,38 +309,40 @@ def test_sentences_have_the_journals_order(enum: str, sentences: tuple[str, ...]
     assert (SEEN.us, SEEN.reason) == (50.0, "the library has no kernel for it")
 
 
-@pytest.mark.parametrize("content", [b"text" + FUNCTION, b"\x7fELF of another library", b""])
-def test_a_file_that_is_no_library_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "text.so").write_bytes(content)
-    refusal = refused("run", "--library", f"{tmp_path}/text.so", "--", "true")
-    assert refusal.startswith(f"Error: {tmp_path}/text.so is not a library of kernels: ")
+def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
+    for content in (b"text" + FUNCTION, b"\x7fELF of another library", b""):
+        (tmp_path / "text.so").write_bytes(content)
+        refusal = refused("run", "--library", f"{tmp_path}/text.so", "--", "true")
+        assert refusal.startswith(f"Error: {tmp_path}/text.so is not a library of kernels: ")
 
 
-def test_a_record_of_nothing_says_why(fakes: Path, tmp_path: Path) -> None:
-    done = tsm2_tune(fakes, "record", "--output", f"{tmp_path}/products.txt", "--", "true")
-    told = f"wrote {tmp_path}/products.txt: no product was seen: the program did not call cuBLAS, or links it"
-    assert (done.returncode, done.stderr.startswith(told)) == (0, True)
-
-
-@pytest.mark.parametrize(("script", "status"), [("exit 5", 5), ("kill -9 $$", 137)])
-def test_failing_program_leaves_the_record_unchanged(fakes: Path, tmp_path: Path, script: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("script", "status", "said"),
+    [
+        ("exit 0", 0, "wrote {}: no product was seen: the program did not call cuBLAS, or links it"),
+        ("exit 5", 5, "nothing was written: the program failed with status 5 before any product was seen\n"),
+        ("kill -9 $$", 137, "nothing was written: the program failed with status 137 before any product was seen\n"),
+        (f"{shlex.join(PROGRAM)}; exit 5", 5, "wrote {}: 1 different product, 1 in all\n"),
+    ],
+    ids=["nothing", "fails", "killed", "fails later"],
+)
+def test_a_record_of_a_program_that_fails_is_of_what_it_did(
+    fakes: Path, tmp_path: Path, script: str, status: int, said: str
+) -> None:
     output = tmp_path / "products.txt"
     output.write_text("8x8x8:f32\n")
-    done = tsm2_tune(fakes, "record", "--output", str(output), "--", "sh", "-c", script)
-    assert (done.returncode, done.stderr) == (
-        status, f"nothing was written: the program failed with status {status} before any product was seen\n"
-    )  # fmt: skip
-    assert output.read_text() == "8x8x8:f32\n"
-
-
-def test_a_record_of_a_program_that_fails_later_is_written(fakes: Path, tmp_path: Path) -> None:
-    output = tmp_path / "products.txt"
-    script = f"{shlex.join(PROGRAM)}; exit 5"
     done = tsm2_tune(fakes, "record", "--output", str(output), "--", "sh", "-c", script, steps=[gemm()])
-    assert (done.returncode, done.stderr) == (5, f"wrote {output}: 1 different product, 1 in all\n")
-    assert "\n6x2x3:" in output.read_text()
+    assert (done.returncode, done.stderr.startswith(said.format(output))) == (status, True), done.stderr
+    assert (output.read_text() == "8x8x8:f32\n") is said.startswith("nothing")
+    assert ("\n6x2x3:" in output.read_text()) is ("1 different" in said)
 
 
-def test_a_report_of_a_program_that_fails_does_not_blame_how_it_is_linked(fakes: Path, plain: str) -> None:
-    done = tsm2_tune(fakes, "run", "--report", "--library", plain, "--", "sh", "-c", "exit 5")
-    assert (done.returncode, done.stderr) == (5, "no product was seen: the program failed with status 5\n")
+@pytest.mark.skipif(cuda_device_count() > 0, reason="a GPU is here")
+@pytest.mark.parametrize("way", ["--db {database}", "--report --db {database}", "--library {library}"])
+def test_without_a_gpu_that_is_told_and_nothing_is_compiled(way: str, path: Path, plain: str) -> None:
+    database_of(path, trial(500.0, configuration()))
+    arguments = way.format(database=path, library=plain).split()
+    done = python("-m", "tsm2_tune", "run", *arguments, "--", "sh", "-c", "exit 7", cwd=TESTS.parent)
+    failed = "no product was seen: the program failed with status 7\n" if "report" in way else ""
+    no_gpu = f"no GPU to use (no CUDA driver: libcuda.so.1 not found): {LEFT}\n"
+    assert (done.returncode, done.stderr) == (7, no_gpu + failed)

@@ -73,21 +73,14 @@ def worst(operands: Operands) -> npt.NDArray[np.float64]:
     problem, c = operands.problem, operands.c
     operands.support.begin_reports()
     operands.support.compare(
-        problem.m,
-        problem.n,
-        problem.k,
-        problem.batch,
-        alpha=1.0,
-        factors=operands.factors,
+        problem.m, problem.n, problem.k, problem.batch, alpha=1.0, factors=operands.factors, place=0,
         result=(
-            *(np.float64(0.0), np.float64(0.0)),
-            *(np.int32(Values.POISON), np.uint64(0), np.int32(0)),
+            *(np.float64(0.0), np.float64(0.0), np.int32(Values.POISON), np.uint64(0), np.int32(0)),
             *(np.uint64(c.address), *c.strides),
             *(np.int64(c.apart * c.rows * problem.dtype.parts), np.int32(c.row_major)),
             *(np.float64(1.001 * problem.dtype.sum.unit_roundoff), np.int32(Exactness.NONE)),
         ),
-        place=0,
-    )
+    )  # fmt: skip
     return operands.support.reports(1)[0].worst
 
 
@@ -115,10 +108,9 @@ def test_only_what_differs_from_the_exact_product_is_wrong(
 
 
 def test_every_thread_has_work_and_neighbours_read_neighbours(device: HostDevice, support_path: str) -> None:
-    support = Support(device, support_path, "f32")
-    many, few = 10**9, 2
-    assert support.split(many, 10**6, along_k=True) == (1, 1)
-    assert support.split(few, LEAST_CHUNK - 1, along_k=True) == (1, 1)
-    assert support.split(few, 5 * LEAST_CHUNK, along_k=True) == (5, 1)
-    assert support.split(few, 77 * LEAST_CHUNK, along_k=False) == (77, 1)
-    assert support.split(few, 77 * LEAST_CHUNK, along_k=True) == (64, 32)
+    support, many, few = Support(device, support_path, "f32"), 10**9, 2
+    split = {
+        (many, 10**6, True): (1, 1), (few, LEAST_CHUNK - 1, True): (1, 1), (few, 5 * LEAST_CHUNK, True): (5, 1),
+        (few, 77 * LEAST_CHUNK, False): (77, 1), (few, 77 * LEAST_CHUNK, True): (64, 32),
+    }  # fmt: skip
+    assert {(m, k, along): support.split(m, k, along_k=along) for m, k, along in split} == split

@@ -29,9 +29,6 @@ def winner(own: Contents, **changes: Any) -> BestRow:
     return replace(own.winners[0], **changes)
 
 
-# Contents
-
-
 def test_a_state_of_the_l2_leaves_the_others_out(path: Path) -> None:
     assert len(read(tried(path), Cache.CLEAN).trials) == 10
     assert read(path, Cache.DIRTY).trials == ()
@@ -40,10 +37,7 @@ def test_a_state_of_the_l2_leaves_the_others_out(path: Path) -> None:
 def test_the_page_is_as_its_outline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a reader sees of two databases, and the numbers of the charts."""
     monkeypatch.chdir(tmp_path)
-    assert outline() == OUTLINE.read_text(encoding="utf-8"), "python -m tests.reported"
-
-
-# Bounds
+    assert outline() == OUTLINE.read_text(encoding="utf-8"), "python -m tests.printed_commands"
 
 
 def test_each_group_keeps_the_same_share() -> None:
@@ -80,9 +74,6 @@ def test_a_page_of_thousands_of_trials_has_a_few_megabytes(own: Contents) -> Non
     rows = data_of(Page(text))["trials"]["rows"]
     assert set(rows["outcome"]["texts"]) == {"ok", "wrong-result"}  # the first of each problem and outcome
     assert 3_000_000 < len(text.encode()) < 5_500_000  # beside the library that draws charts
-
-
-# Charts
 
 
 @pytest.mark.parametrize(("factor", "losses"), [(0.969, 1), (0.971, 0), (1.0, 0), (1.029, 0), (1.031, 0)])
@@ -149,11 +140,8 @@ def test_a_tunable_that_is_not_stored_is_a_value_of_its_own(own: Contents) -> No
 
 
 def test_times_of_two_states_are_not_compared(own: Contents) -> None:
-    sides = [
-        side_by_side.Side("a", own.winners),
-        side_by_side.Side("b", tuple(replace(row, cache="dirty") for row in own.winners)),
-    ]
-    (found,) = side_by_side.comparisons(sides)
+    dirty = tuple(replace(row, cache="dirty") for row in own.winners)
+    (found,) = side_by_side.comparisons([side_by_side.Side("a", own.winners), side_by_side.Side("b", dirty)])
     assert (found.pairs, found.other_states) == ((), 2)
     assert side_by_side.sentence(found) == (
         "a and b share no problem that was measured in the same state of the L2. 2 more were measured in"
@@ -184,8 +172,7 @@ def test_a_trial_says_why_it_does_not_compete(own: Contents) -> None:
 
 
 @pytest.mark.slow
-def test_every_specification_compiles(own: Contents) -> None:
-    """By the Vega-Lite that draws them."""
+def test_every_specification_compiles_by_vega_lite(own: Contents) -> None:
     reason = "vl-convert-python is not installed: pip install 'tsm2-tune[report]'"
     vega_lite = pytest.importorskip("vl_convert", reason=reason)
     rows, _ = roofline.points(own.trials, own.winners)
@@ -196,8 +183,4 @@ def test_every_specification_compiles(own: Contents) -> None:
         charts.gains(dots), charts.gains(many), charts.roofline(rows), charts.convergence(["a", "b"]),
         charts.heat_map(), charts.comparison(compared),
     ):  # fmt: skip
-        compiled = vega_lite.vegalite_to_vega(spec)
-        assert compiled["marks"]
-
-
-# Numbers and columns
+        assert vega_lite.vegalite_to_vega(spec)["marks"]

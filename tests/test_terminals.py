@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,9 +56,6 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-# Widths
-
-
 HEADS_100 = "shape type product us +- % cuBLAS us x % floor family trial"
 HEADS_80 = "shape type product us x family trial"
 
@@ -86,11 +83,12 @@ def tables_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[Printed]
     return found
 
 
-def on_terminal(table: Printed, width: int) -> str:
-    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    PRINT_TABLE(console, table.heads, table.cells, right=table.right)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+def on_terminal(width: int, print_: Callable[..., Any], *arguments: Any, colours: Any = None, **named: Any) -> str:
+    """Return what is printed to a terminal of this width."""
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, color_system=colours, width=width)
+    print_(console, *arguments, **named)
+    return shown.getvalue()
 
 
 def assert_whole(table: Printed) -> None:
@@ -99,7 +97,7 @@ def assert_whole(table: Printed) -> None:
     words = [word for row in table.cells for cell in row for word in printable(cell).split()]
     assert words
     for width in WIDTHS:
-        shown = on_terminal(table, width)
+        shown = on_terminal(width, PRINT_TABLE, table.heads, table.cells, right=table.right)
         left = re.split(r"[\s│┃]+", shown)
         missing = [word for word in set(words) if left.count(word) < words.count(word)]
         assert not missing, (width, missing, shown)
@@ -129,10 +127,7 @@ def test_tables_are_whole_at_every_width(database: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_findings_are_wrapped_between_words(width: int) -> None:
     text = "note     CUDA driver: none; in a container pass the GPU on, such as with --gpus all, or see the page"
-    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    tables.print_hanging(console, text, 9)
-    assert isinstance(console.file, io.StringIO)
-    first, *rest = console.file.getvalue().splitlines()
+    first, *rest = on_terminal(width, tables.print_hanging, text, 9).splitlines()
     assert " ".join([first, *map(str.strip, rest)]) == text
     assert all(line.startswith(" " * 9) and len(line) <= width for line in rest)
 
@@ -147,16 +142,15 @@ def test_best_fits_the_terminal(store: Store, width: int, heads: str) -> None:
         replace(row, op="tn", dtype="c128", family="stream_a_complex_dmma", x_cublas=1.5, **long),
         replace(row, op="ttt", dtype="f64", family="staged_symmetric_dmma", x_cublas=0.5, **long),
     )
-    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=width)
-    tables.winners_table(winners, console)
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
+    lines = on_terminal(
+        width, lambda console: tables.winners_table(winners, console), colours="standard"
+    ).splitlines()
     assert ["0.50" in line for line in lines if "\x1b[33m" in line] == [True]  # what is slower is yellow
     plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
     assert max(map(len, plain)) <= width
-    shown = [re.sub("[│┃]", " ", line).split() for line in plain]
-    assert heads.split() in shown
-    assert len([line for line in shown if line[:1] == ["16x16x10000000"]]) == len(winners)
+    cells = [re.sub("[│┃]", " ", line).split() for line in plain]
+    assert heads.split() in cells
+    assert len([line for line in cells if line[:1] == ["16x16x10000000"]]) == len(winners)
     assert plain[-1] == "geometric mean 0.87 x cuBLAS: 1 faster, 1 slower"
 
 
@@ -228,9 +222,6 @@ def test_a_path_that_is_no_text_is_named(database: Path) -> None:
     assert json.loads(found.stdout)["database"] == os.fsdecode(odd)
 
 
-# Characters that a terminal obeys
-
-
 @pytest.mark.parametrize("arguments", ["best", "show", "show 3", "show --json", "best --json"])
 @pytest.mark.parametrize("terminal", [False, True])
 def test_nothing_shown_is_obeyed(
@@ -259,32 +250,15 @@ def test_every_control_is_dropped_and_every_letter_stays() -> None:
             assert shown == ""
 
 
-# Cells of CSV
+CELLS = {
+    "=1+1": "'=1+1", "+1+1": "'+1+1", "-1+1": "'-1+1", "@SUM(1)": "'@SUM(1)", "\t=1": "' =1", "\r=1": "' =1",
+    " \x1b=1": "'  =1", "\uff1d1": "'\uff1d1", "-12.5e-3": "-12.5e-3", "+7": "+7", "-nan": "'-nan", "a=1": "a=1",
+    "line\r\nfeed\x9b\u202e": "line  feed  ", "": "", -0.5: -0.5, 7: 7,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("cell", "safe"),
-    [
-        ("=1+1", "'=1+1"),
-        ("+1+1", "'+1+1"),
-        ("-1+1", "'-1+1"),
-        ("@SUM(1)", "'@SUM(1)"),
-        ("\t=1", "' =1"),
-        ("\r=1", "' =1"),
-        (" \x1b=1", "'  =1"),
-        ("\uff1d1", "'\uff1d1"),
-        ("-12.5e-3", "-12.5e-3"),
-        ("+7", "+7"),
-        ("-nan", "'-nan"),
-        ("a=1", "a=1"),
-        ("line\r\nfeed\x9b\u202e", "line  feed  "),
-        ("", ""),
-        (-0.5, -0.5),
-        (7, 7),
-    ],
-)
-def test_no_cell_is_a_formula(cell: object, safe: object) -> None:
-    assert csv_cell(cell) == safe
+def test_no_cell_is_a_formula() -> None:
+    assert {cell: csv_cell(cell) for cell in CELLS} == CELLS
 
 
 @pytest.mark.parametrize("size", ["²", "9" * 5000, "wide"])
@@ -296,26 +270,21 @@ def test_a_size_that_is_none_counts_for_nothing(size: str, monkeypatch: pytest.M
     assert "configurations" in result.output
 
 
-def test_what_takes_long_says_nothing_where_there_is_no_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_takes_long_says_what_it_does_on_a_terminal_alone(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with tables.waiting(f"reading {OBEYED}"):
+        pass
+    assert "- reading [31m2Jtxt.exe" in re.sub("\x1b\\[[0-9]*m", "", terminal.getvalue())
+    assert terminal.getvalue().isascii()
+    monkeypatch.undo()
     monkeypatch.setenv("FORCE_COLOR", "1")
     with tables.waiting("reading results.db"):
         pass
     assert tuple(capsys.readouterr()) == ("", "")
 
 
-def test_what_takes_long_says_what_it_does_on_a_terminal(terminal: io.StringIO) -> None:
-    with tables.waiting(f"reading {OBEYED}"):
-        pass
-    assert "- reading [31m2Jtxt.exe" in re.sub("\x1b\\[[0-9]*m", "", terminal.getvalue())
-    assert terminal.getvalue().isascii()
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how_to_complete(shell: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "_TSM2_TUNE_COMPLETE": f"{shell}_source"}
+def test_a_shell_is_told_how_to_complete() -> None:
     program = "import sys; sys.argv[0] = 'tsm2-tune'; from tsm2_tune.__main__ import main; main()"
-    done = python("-c", program, env=environment)
-    assert done.returncode == 0, json.dumps(done.stderr)
-    assert f"_TSM2_TUNE_COMPLETE={shell}_complete" in done.stdout
+    done = python("-c", program, env={**os.environ, "_TSM2_TUNE_COMPLETE": "bash_source"})
+    assert (done.returncode, "_TSM2_TUNE_COMPLETE=bash_complete" in done.stdout) == (0, True), done.stderr

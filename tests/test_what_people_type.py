@@ -25,12 +25,9 @@ def test_alone_it_shows_four_examples_that_parse() -> None:
     assert result.output.count("\n  tsm2-tune ") == 4
 
 
-@pytest.mark.parametrize(
-    ("typed", "seconds"),
-    [("90", 90), ("90s", 90), ("2m", 120), ("1.5h", 5400), ("1e2", 100), ("2 min", 120), (".5", 0.5)],
-)
-def test_a_budget_may_have_a_unit(typed: str, seconds: float) -> None:
-    assert Seconds(min=0).convert(typed, None, None) == seconds
+def test_a_budget_may_have_a_unit() -> None:
+    seconds = {"90": 90, "90s": 90, "2m": 120, "1.5h": 5400, "1e2": 100, "2 min": 120, ".5": 0.5}
+    assert {typed: Seconds(min=0).convert(typed, None, None) for typed in seconds} == seconds
 
 
 @pytest.mark.parametrize("command", [("best",), ("db", "check"), ("report",), ("quarantine",), ("db", "vacuum")])
@@ -46,13 +43,8 @@ def test_a_database_may_be_an_argument(
 
 
 def test_the_ending_of_a_file_says_the_format(database: str, tmp_path: Path) -> None:
-    for ending, beginning in (
-        (".csv", "device,"),
-        (".json", "{"),
-        (".md", "## "),
-        (".tex", "\\begin{table}"),
-        (".jsonl", "{"),
-    ):
+    beginnings = {".csv": "device,", ".json": "{", ".md": "## ", ".tex": "\\begin{table}", ".jsonl": "{"}
+    for ending, beginning in beginnings.items():
         output = tmp_path / f"best{ending}"
         done = run("export", "--db", database, "-o", str(output))
         assert (done.exit_code, output.read_text()[: len(beginning)]) == (0, beginning), done.output
@@ -60,11 +52,8 @@ def test_the_ending_of_a_file_says_the_format(database: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "words",
-    [
-        "64x4x64 8x8x8", "64x4x64,8x8x8", "64x4x64 --shapes 8x8x8", "@shapes.txt",
-        "--shapes 64x4x64 --shapes 8x8x8 --dtype f32 --dtype f64 --json",
-    ],
-)  # fmt: skip
+    ["64x4x64 8x8x8", "64x4x64 --shapes 8x8x8", "@shapes.txt", "64x4x64,8x8x8 --dtype f32 --dtype f64 --json"],
+)
 def test_shapes_may_be_arguments_and_lists_are_joined(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,16 +76,6 @@ def test_a_missing_package_is_installed_by_the_pip_of_this_python(
     assert pip_install("a[b]") == f"{'pip' if is_own else f'{python} -m pip'} install 'a[b]'"
 
 
-# An option given twice
-
-
-def every_command(group: click.Group = main) -> Iterator[click.Command]:
-    for command in group.commands.values():
-        yield command
-        if isinstance(command, click.Group):
-            yield from every_command(command)
-
-
 def test_a_space_without_a_shape_says_which_one_it_shows() -> None:
     shown = run("space", "--device", "h100", "--family", "tsm2")
     assert (shown.exit_code, "no shape is named: this is 8192x8192x8192" in shown.stderr) == (0, True)
@@ -104,7 +83,11 @@ def test_a_space_without_a_shape_says_which_one_it_shows() -> None:
 
 
 def test_no_option_drops_a_value_silently() -> None:
-    options = [one for command in every_command() for one in command.params if isinstance(one, click.Option)]
+    def every(group: click.Group = main) -> Iterator[click.Command]:
+        for command in group.commands.values():
+            yield from (command, *(every(command) if isinstance(command, click.Group) else ()))
+
+    options = [one for command in every() for one in command.params if isinstance(one, click.Option)]
     assert len(options) > 100
     assert all(isinstance(one, Option) for one in options)
 
