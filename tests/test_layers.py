@@ -1,8 +1,7 @@
-"""Each test is of one layer, files that only name other layers are there, and three seeds have all planted bugs."""
+"""Each test is of one layer, and three seeds have all planted bugs."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,11 +39,6 @@ def item_of(*marks: str, path: str = "tests/test_problem.py", fixtures: Any = ()
 )
 def test_a_test_is_of_the_first_layer_that_fits(test: Any, layer: str) -> None:
     assert layers.layer_of(test) == layer
-
-
-def test_files_without_unit_tests_are_there() -> None:
-    root = Path(__file__).parents[1]
-    assert [path for path in sorted(layers.WITHOUT_UNIT) if not (root / path).exists()] == []
 
 
 def test_three_seeds_have_all_planted_bugs_and_each_has_its_own() -> None:
