@@ -161,11 +161,14 @@ int main(void)
 }
 """
 DRIVEN = """
+for path in sys.argv[1:]:
+    assert [ctypes.CDLL(path).multiply(transa) for transa in (0, 1)] == [0, 0]
+"""
+LOGGED = """
 import ctypes, sys
 driver = ctypes.CDLL("libcuda.so.1")
 driver.fake_log.restype = ctypes.c_char_p
-for path in sys.argv[1:]:
-    assert [ctypes.CDLL(path).multiply(transa) for transa in (0, 1)] == [0, 0]
+{}
 print(driver.fake_log().decode())
 """
 Run = Callable[..., tuple[int, list[str]]]
@@ -176,9 +179,8 @@ def driven(fakes: Path, tmp_path: Path, narrow: Path) -> Run:
     """Returns the launches and the routines of a script that multiplies by plugins."""
 
     def run(plugins: Iterable[str], script: str = DRIVEN) -> tuple[int, list[str]]:
-        return launches_and_routines(
-            run_with_standin([sys.executable, "-c", script, *plugins], [tmp_path, fakes], narrow)
-        )
+        program = [sys.executable, "-c", LOGGED.format(script), *plugins]
+        return launches_and_routines(run_with_standin(program, [tmp_path, fakes], narrow))
 
     return run
 
@@ -284,9 +286,6 @@ int destroy(void *handle) { return cublasDestroy_v2(handle); }
 int multiply(void *handle, int transa) { return multiply_by(handle, transa); }
 """
 OF_HANDLES = """
-import ctypes, sys
-driver = ctypes.CDLL("libcuda.so.1")
-driver.fake_log.restype = ctypes.c_char_p
 def plugin(path):
     found = ctypes.CDLL(path)
     found.destroy.argtypes, found.multiply.argtypes = [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_int]
@@ -306,7 +305,6 @@ assert create(first) == old  # its memory is given again
 assert first.multiply(old, 1) == 0
 many = [create(second) for _ in range(3000)]
 assert [second.multiply(one, 1) for one in (many[0], many[-1])] == [0, 0]
-print(driver.fake_log().decode())
 """
 
 
@@ -415,16 +413,13 @@ int cublasHgemm(void *handle) { prepare(0); return MULTIPLY; }
 int cublasDgemm_v2(void *handle) { prepare(0); return MULTIPLY; }
 """
 PROGRAM = """
-import ctypes
 from tests.cublas_program import call
 from tests.standin_calls import gemm
-driver, cublas, handle, kept = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("CUBLAS"), ctypes.c_void_p(), []
-driver.fake_log.restype = ctypes.c_char_p
+cublas, handle, kept = ctypes.CDLL("CUBLAS"), ctypes.c_void_p(), []
 assert cublas.cublasCreate_v2(ctypes.byref(handle)) == 0
 assert cublas.cublasHgemm(handle) == 0
 name, values = gemm("cublasDgemm_v2", transa=1)
 assert call(cublas, handle, name, values, kept, {}) == 0
-print(driver.fake_log().decode())
 """
 
 
@@ -435,7 +430,7 @@ def test_what_cublas_multiplies_by_cublaslt_is_no_product_of_the_programs(
     cublas = CUBLASLT.built(tmp_path, name, CUBLAS_ITSELF, "-shared", *linked(fakes, "libcublasLt.so.13"))
     (tmp_path / "journal").mkdir()
     told = Standing(standin_path(), narrow).environment(tmp_path / "journal") | {"LD_LIBRARY_PATH": str(fakes)}
-    done = python("-c", PROGRAM.replace("CUBLAS", str(cublas)), env=told, timeout=60)
+    done = python("-c", LOGGED.format(PROGRAM.replace("CUBLAS", str(cublas))), env=told, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert launches_and_routines(done.stdout.splitlines()) == (0, ["cublasLtMatmul"] * 2)
     written = written_in(tmp_path / "journal")
