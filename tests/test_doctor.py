@@ -238,7 +238,9 @@ def test_a_field_that_a_driver_lacks_hides_no_other(tool: Tool) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("script", ["exit 9", "echo garbage", "", pytest.param("sleep 600", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "script", ["exit 9", "echo garbage", "kill -KILL $$", "", pytest.param("sleep 600", marks=pytest.mark.slow)]
+)
 def test_an_nvidia_smi_that_fails_or_is_missing_is_a_note(
     tool: Tool, tools: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
