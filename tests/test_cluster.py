@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -45,6 +46,12 @@ def workers(scheduler: Workers) -> Workers:
     return scheduler
 
 
+def trial_of(event: Event) -> TrialStored | None:
+    """The trial that the event of a run tells of."""
+    told = event.event if isinstance(event, OfRun) else None
+    return told if isinstance(told, TrialStored) else None
+
+
 def tuned(
     path: Path | str, workers: Workers, on_event: Callable[[Event], object] | None = None, **options: Any
 ) -> tsm2_tune.TuningResult:
@@ -54,36 +61,33 @@ def tuned(
 
 def test_a_worker_that_is_killed_costs_nothing_but_time(path: Path, workers: Workers) -> None:
     events: list[Event] = []
-    tellers: list[str] = []
 
     def kill(event: Event) -> None:
+        if trial_of(event) and not any(map(trial_of, events)):
+            workers.kill(0)
         events.append(event)
-        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
-            tellers.append(event.run)
-            if len(tellers) == 1:
-                workers.kill(0)
 
     result = tuned(path, workers, kill)
     assert_complete(path)
     assert sorted(event.trouble for event in events if isinstance(event, RunEnded)) == ["", "its worker is lost"]
     assert (len(result.winners), result.unfinished, result.is_complete) == (3, (), True)
-    told = [one.event.trial_id for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)]
+    told = [trial.trial_id for trial in map(trial_of, events) if trial]
     assert len(set(told)) == len(told)
     assert set(told) <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
 
 
 def test_a_worker_that_comes_takes_the_place_of_the_last_one(path: Path, workers: Workers) -> None:
-    begun: list[str] = []
+    killed: list[Event] = []
 
     def kill(event: Event) -> None:
-        if isinstance(event, OfRun) and isinstance(event.event, TrialStored) and not begun:
-            begun.append(event.run)
+        if trial_of(event) and not killed:
+            killed.append(event)
             workers.kill(0)
             workers.kill(0)
             workers.add()
 
     tuned(path, workers, kill)
-    assert begun
+    assert killed
     assert_complete(path)
 
 
@@ -124,7 +128,7 @@ def test_workers_need_no_way_to_the_database(server: TestServer, workers: Worker
 
 def test_who_stops_stops_all(path: Path, workers: Workers) -> None:
     def stop(event: Event) -> None:
-        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+        if trial_of(event):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -141,7 +145,7 @@ def test_other_versions_are_refused(path: Path, workers: Workers, monkeypatch: p
 
 def test_a_scheduler_that_dies_is_an_error(path: Path, tmp_path: Path) -> None:
     def kill(event: Event) -> None:
-        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+        if trial_of(event):
             dying.close()
 
     with cluster(tmp_path) as dying:
@@ -151,23 +155,27 @@ def test_a_scheduler_that_dies_is_an_error(path: Path, tmp_path: Path) -> None:
 
 
 def test_what_no_cluster_has_is_refused(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--device 0,1 names a device of this machine"):
-        tsm2_tune.tune("64x2x64", cluster="tcp://127.0.0.1:1", device="0,1", db=path)
     with cluster(tmp_path) as none, pytest.raises(DeviceError, match="has no workers: start some with"):
         tuned(path, none)
 
 
+NOWHERE = ["tcp://127.0.0.1:1", "tcp://127.0.0.1", "nowhere", "tls://127.0.0.1:1", "ucx://a:1"]
+
+
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    "address", ["tcp://127.0.0.1:1", "tcp://127.0.0.1", "nowhere", "tls://127.0.0.1:1", "ucx://a:1"]
+    ("address", "device", "refusal", "said"),
+    [
+        *((one, "cpu", DeviceError, rf"no Dask scheduler answers at {one} ") for one in NOWHERE),
+        (NOWHERE[0], "0,1", InputError, "--device 0,1 names a device of this machine"),
+        ("", "cpu", ToolMissing, r"--cluster needs Dask: .*pip install distributed"),
+    ],
 )
-def test_where_no_scheduler_answers_it_says_so(path: Path, address: str) -> None:
-    with pytest.raises(DeviceError, match=rf"no Dask scheduler answers at {address} "):
-        tsm2_tune.tune("64x2x64", cluster=address, device="cpu", db=path)
+def test_what_no_cluster_is_or_has_is_said(
+    path: Path, address: str, device: str, refusal: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not address:
+        monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(refusal, match=said):
+        tsm2_tune.tune("64x2x64", cluster=address or NOWHERE[0], device=device, db=path)
     gc.collect()  # an unfinished call must be harmless as garbage
-
-
-def test_without_dask_it_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
-    with pytest.raises(ToolMissing, match=r"--cluster needs Dask: .*pip install distributed"):
-        tsm2_tune.tune("64x2x64", cluster="tcp://127.0.0.1:1", device="cpu", db=path)

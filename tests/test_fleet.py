@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -45,6 +45,12 @@ def members(monkeypatch: pytest.MonkeyPatch, toolchain: Toolchain) -> list[Any]:
     return quick_members(monkeypatch.setattr, fork_child)
 
 
+def trial_of(event: Event) -> TrialStored | None:
+    """The trial that the event of a run tells of."""
+    told = event.event if isinstance(event, OfRun) else None
+    return told if isinstance(told, TrialStored) else None
+
+
 def pretended(*names: str) -> list[Target]:
     """The host as several devices of these names."""
     host = find_target("cpu")
@@ -72,22 +78,19 @@ def test_two_runs_divide_the_problems(path: Path, members: list[Any]) -> None:
     assert (len(result.winners), result.unfinished, result.unsolved, len(result.targets)) == (3, (), (), 2)
     assert isinstance(events[0], FleetStarted)
     assert events[0].runs == ("cpu", "cpu (1)")
-    who = {one.run for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)}
-    assert who == {"cpu", "cpu (1)"}
+    assert {one.run for one in events if isinstance(one, OfRun) and trial_of(one)} == {"cpu", "cpu (1)"}
     begun = [one.event.space for one in events if isinstance(one, OfRun) and isinstance(one.event, ProblemStarted)]
     assert {len(space.kept) for space in begun} <= {19, 38}
     assert (len(members), alive(members)) == (2, [])
 
 
 def test_what_a_run_was_at_that_is_killed_is_taken_over(path: Path, members: list[Any]) -> None:
-    killed: list[Any] = []
-    events: list[Event] = []
+    killed, events = list[Any](), list[Event]()
 
     def kill_one(event: Event) -> None:
         events.append(event)
-        if not killed and isinstance(event, OfRun) and isinstance(event.event, TrialStored):
-            # The one that tried it: it has been asked for more of the problem.
-            killed.append(members[("cpu", "cpu (1)").index(event.run)])
+        if not killed and trial_of(event):  # the one that tried it: it has been asked for more of the problem
+            killed.append(members[("cpu", "cpu (1)").index(cast(OfRun, event).run)])
             killed[0].kill()
 
     result = tuned(path, pretended("card", "card"), kill_one)
@@ -96,13 +99,13 @@ def test_what_a_run_was_at_that_is_killed_is_taken_over(path: Path, members: lis
     ends = [event.trouble for event in events if isinstance(event, RunEnded)]
     assert sorted(ends) == ["", "its process was killed by SIGKILL"]
     assert result.unfinished == ()
-    told = {one.event.trial_id for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)}
+    told = {trial.trial_id for trial in map(trial_of, events) if trial}
     assert told <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
 
 
 def test_where_every_run_dies_it_is_an_error(path: Path, members: list[Any]) -> None:
     def kill_all(event: Event) -> None:
-        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+        if trial_of(event):
             for process in alive(members):
                 process.kill()
 
@@ -110,32 +113,26 @@ def test_where_every_run_dies_it_is_an_error(path: Path, members: list[Any]) -> 
         tuned(path, pretended("card", "card"), kill_all)
 
 
-def test_cards_of_two_kinds_each_tune_every_problem(path: Path) -> None:
-    result = tuned(path, pretended("one", "another"))
-    assert_complete(path, kinds=2)
-    assert len(result.ended) == len(result.winners) == 6
-
-
-def test_what_no_run_of_a_kind_has_ended_is_left(path: Path, members: list[Any]) -> None:
+def test_cards_of_two_kinds_each_tune_every_problem(path: Path, members: list[Any]) -> None:
     def kill_the_other(event: Event) -> None:
         if isinstance(event, OfRun) and isinstance(event.event, ProblemEnded) and event.run == "cpu (1)":
             members[1].kill()
 
     result = tuned(path, pretended("one", "another"), kill_the_other)
-    assert len(result.unfinished) == 2
+    assert len(result.unfinished) == 2  # what no run of a kind has ended is left
     assert not result.is_complete
+    result = tuned(path, pretended("one", "another"))
+    assert_complete(path, kinds=2)
+    assert len(result.ended) == len(result.winners) == 6
 
 
-def test_a_kind_of_which_no_device_opens_is_left(path: Path) -> None:
+def test_a_kind_of_which_no_device_opens_is_left_and_if_none_does_it_is_an_error(path: Path) -> None:
     one, another = pretended("one", "another")
-    broken = replace(another, toolchain=replace(another.toolchain, compiler="/bin/false"))
-    result = tuned(path, [one, broken])
+    toolchain = replace(one.toolchain, compiler="/bin/false")
+    broken = [replace(target, toolchain=toolchain) for target in (one, another)]
+    result = tuned(path, [one, broken[1]])
     assert len(result.winners) == 3
     assert [problem.text for problem in result.unfinished] == [f"{shape}:f32" for shape in SHAPES.split(",")]
-
-
-def test_an_error_of_all_is_raised_once(path: Path) -> None:
-    broken = [replace(one, toolchain=replace(one.toolchain, compiler="/bin/false")) for one in pretended("a", "a")]
     with pytest.raises(ToolMissing, match="/bin/false does not compile the tuner's own kernels"):
         tuned(path, broken)
 
@@ -143,7 +140,7 @@ def test_an_error_of_all_is_raised_once(path: Path) -> None:
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ZeroDivisionError])
 def test_no_run_outlives_who_asked_for_it(path: Path, members: list[Any], raised: type[BaseException]) -> None:
     def stop(event: Event) -> None:
-        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+        if trial_of(event):
             raise raised
 
     with pytest.raises(raised):
@@ -162,7 +159,7 @@ def test_a_signal_counts_the_trials_that_a_lost_server_cannot_store(
         raise Lost("away")
 
     def stop(event: Event) -> None:
-        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+        if trial_of(event):
             monkeypatch.setattr(Store, "add_trials", away)
             until(lambda: bool(refused))
             raise Stopped

@@ -20,6 +20,7 @@ from tests.command import run
 from tests.databases import dump
 from tests.kills import asked
 from tests.on_host import ON_HOST
+from tests.processes import ROOT
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console.cross_timing import PairProgress
 from tsm2_tune.console.eta import remaining_text
@@ -73,7 +74,9 @@ def two_kernels(of_two_kernels: Path, path: Path) -> Path:
 
 
 def test_pairs_are_measured_after_the_last_problem_and_once(two_kernels: Path) -> None:
-    before, winners = asked(two_kernels, TRIALS), asked(two_kernels, WINNERS)
+    before, winners, untouched = asked(two_kernels, TRIALS), asked(two_kernels, WINNERS), dump(two_kernels)
+    assert SAID not in tuned(two_kernels, "--no-pairs")
+    assert dump(two_kernels) == untouched
     said = tuned(two_kernels, families="")
     after = asked(two_kernels, TRIALS)
     assert after[:2] == before
@@ -84,36 +87,17 @@ def test_pairs_are_measured_after_the_last_problem_and_once(two_kernels: Path) -
     assert {m for *_, m, _ in winners} == {m for *_, m, _ in asked(two_kernels, WINNERS)}
     assert asked(two_kernels, "SELECT min(verified_in_full) FROM best") == [(1,)]
     stored = dump(two_kernels)
-    again = tuned(two_kernels)
-    assert SAID not in again
+    assert SAID not in tuned(two_kernels)
     assert dump(two_kernels) == stored
 
 
-def test_no_pairs_leaves_them_out(two_kernels: Path) -> None:
-    before = dump(two_kernels)
-    assert SAID not in tuned(two_kernels, "--no-pairs")
-    assert dump(two_kernels) == before
-
-
-def test_a_shape_alone_has_none(path: Path) -> None:
-    assert SAID not in tuned(path, shapes="64x2x64", families="tsm2")
-    assert asked(path, "SELECT count(*) FROM trial") == [(1,)]
-
-
 def test_gram_shapes_have_pairs_of_their_own_and_types_are_not_mixed(path: Path) -> None:
-    families = {
-        "33x3x17:f64": "stream_a_fma",
-        "4x4x64:f32:tx": "inner_fma",
-        "6x6x80:f32:tx": "inner_fma",
-    }
-    of_families(path, families)
-    before = asked(path, TRIALS)
+    families = {"33x3x17:f64": "stream_a_fma", "4x4x64:f32:tx": "inner_fma", "6x6x80:f32:tx": "inner_fma"}
+    before = asked(of_families(path, families), TRIALS)
     assert f"{SAID}2 measured\n" in tuned(path, shapes=",".join(families))
-    after = asked(path, TRIALS)[len(before) :]
     (_, _, _, small, _), (_, _, _, large, _) = before[1:]
-    assert {(dtype, op, m, config) for dtype, op, m, config, _ in after} == {
-        ("f32", "tx", 6, small), ("f32", "tx", 4, large)
-    }  # fmt: skip
+    after = {tuple(row[:4]) for row in asked(path, TRIALS)[len(before) :]}
+    assert after == {("f32", "tx", 6, small), ("f32", "tx", 4, large)}
 
 
 KILLED = """
@@ -135,10 +119,7 @@ main()
 
 def test_killed_among_them_it_goes_on(two_kernels: Path) -> None:
     before = set(asked(two_kernels, TRIALS))
-    root = Path(__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, *command(two_kernels)], cwd=root, stdout=subprocess.DEVNULL, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", KILLED, *command(two_kernels)], cwd=ROOT, stdout=subprocess.DEVNULL)
     assert done.returncode == -signal.SIGKILL
     killed = set(asked(two_kernels, TRIALS))
     assert before < killed
@@ -169,19 +150,16 @@ def test_what_the_machine_interrupts_is_told_and_tried_again(
     assert f"{SAID}2 measured\n" in tuned(two_kernels)
 
 
-# Output
-
-
 def test_where_no_bar_tells_a_line_counts_them_now_and_then() -> None:
-    now = [0.0]
-    console = Console(file=io.StringIO(), force_terminal=False)
+    now, text = [0.0], io.StringIO()
+    console = Console(file=text, force_terminal=False)
     with PairProgress(console, "pairs", counts=("final",), clock=lambda: now[0]) as shown:
         for done in range(20):
             now[0] += 4.0
             shown.show(PairMeasured(done, 132))
-    lines = cast(io.StringIO, console.file).getvalue().splitlines()
     seconds = {done: 4.0 * (done + 1) / done * (132 - done) for done in (3, 7, 11, 15, 19)}
-    assert lines == [f"pairs: {done} of 132, {remaining_text(left)}" for done, left in seconds.items()]
+    lines = [f"pairs: {done} of 132, {remaining_text(left)}" for done, left in seconds.items()]
+    assert text.getvalue().splitlines() == lines
 
 
 @pytest.mark.usefixtures("impatient")
@@ -199,15 +177,12 @@ def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.M
 def test_problems_whose_winner_is_anothers_kernel_are_named() -> None:
     def changed(configs: str, winners: str) -> tuple[Problem, ...]:
         problems = [Problem(m, 2, 8, "f32") for m in range(8, 8 + len(configs))]
+        found = [SimpleNamespace(problem=one, config=config) for one, config in zip(problems, winners, strict=True)]
         ended: Any = [
             SimpleNamespace(problem=one, winner=SimpleNamespace(config=config) if config != "-" else None)
             for one, config in zip(problems, configs, strict=True)
         ]
-        found: Any = [
-            SimpleNamespace(problem=one, config=config) for one, config in zip(problems, winners, strict=True)
-        ]
-        target: Any = None
-        return TuningResult(target, tuple(ended), tuple(found), 0).changed
+        return TuningResult(cast(Any, None), tuple(ended), cast(Any, found), 0).changed
 
     assert changed("abc-", "abcd") == ()
     assert changed_text(changed("abc", "bbc")) == "1 problem got a faster kernel from another shape: 8x2x8:f32"
