@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.on_host import ON_HOST
 from tests.processes import python
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.runs.blas_threads import VARIABLE, one_blas_thread
@@ -60,16 +59,15 @@ def isolated(*arguments: object, **options: object) -> subprocess.CompletedProce
     return python("-P", *arguments, env=environment, **options)
 
 
-class TestOnHost:
-    pytestmark = ON_HOST
-
-    @pytest.mark.parametrize("script", [AT_ONCE, IN_A_POOL, EXAMINED], ids=["at once", "in a pool", "doctor"])
-    def test_nothing_in_the_working_folder_runs(self, script: str, tmp_path: Path) -> None:
-        for name in NAMES.split():
-            (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
-        ended = isolated("-c", script, tmp_path / "r.db", cwd=tmp_path)
-        assert ended.returncode == 0, ended.stderr
-        assert not (tmp_path / "ran").exists()
+@pytest.mark.host
+@pytest.mark.usefixtures("session_cache", "toolchain")
+@pytest.mark.parametrize("script", [AT_ONCE, IN_A_POOL, EXAMINED], ids=["at once", "in a pool", "doctor"])
+def test_nothing_in_the_working_folder_runs(script: str, tmp_path: Path) -> None:
+    for name in NAMES.split():
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
+    ended = isolated("-c", script, tmp_path / "r.db", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_child_finds_this_package_whatever_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,19 +92,16 @@ def test_a_child_imports_modules_of_the_caller_after_those_of_python(
 
 
 @pytest.mark.parametrize("executable", ["", None, "/missing"])
-def test_a_python_that_is_not_known_is_named(executable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", executable)
-    with pytest.raises(DeviceError, match=r"sys\.executable"):
-        child_process.start_child(multiprocessing.freeze_support)
-
-
-def test_an_archive_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_is_not_known_or_an_archive_is_named(
+    executable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", executable)
+        with pytest.raises(DeviceError, match=r"sys\.executable"):
+            child_process.start_child(multiprocessing.freeze_support)
     monkeypatch.setattr(child_process, "__file__", "/a.zip/tsm2_tune/tuner/child.py")
     with pytest.raises(DeviceError, match="archive"):
         child_process.python_executable()
-
-
-# BLAS's threads of the command and of what it starts
 
 
 STARTED = """

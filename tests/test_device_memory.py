@@ -69,12 +69,6 @@ class Starved(HostDevice):
         return sum(not buffer.freed for buffer in self._buffers)
 
 
-class Silent:
-    """A connection to nobody."""
-
-    def send(self, message: object) -> None: ...
-
-
 @pytest.fixture
 def starved(support_path: str) -> Any:
     device = Starved(support_path=support_path)
@@ -89,7 +83,7 @@ def entry(quick: Toolchain) -> Entry:
 
 
 def bench_on(device: HostDevice, support_path: str) -> Any:
-    return server._RequestHandler(device, support_path, cast(Connection, Silent()))
+    return server._RequestHandler(device, support_path, cast(Connection, SimpleNamespace(send=lambda _: None)))
 
 
 def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
@@ -107,18 +101,25 @@ def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
         for support in bench._supports.values():
             support.free()
         assert starved.in_use == 0
-    assert result is not None
-    assert result.outcome is Outcome.OK
-    assert len(refused) == BUFFERS_OF_SUPPORT + 3 + 2 + 2 * (
-        3 + 2
-    )  # reports, operands, a workspace; of each probe the last two
+    assert getattr(result, "outcome", None) is Outcome.OK
+    of_a_probe = 3 + 2  # operands, a workspace; the problem has reports, too
+    assert len(refused) == BUFFERS_OF_SUPPORT + 3 + 2 + 2 * of_a_probe
     assert all(re.match(rf"{PROBLEM.text} {NO_ROOM}", sentence) for sentence in refused)
 
 
-def test_a_workspace_that_is_larger_than_the_device_is_a_failed_launch(
+def test_finalists_without_room_are_not_measured_and_a_workspace_larger_than_the_device_is_a_failed_launch(
     starved: Starved, entry: Entry, support_path: str
 ) -> None:
-    bench, request = bench_on(starved, support_path), Attempt(PROBLEM, entry, (), seed=1, effort=ONCE)
+    bench = bench_on(starved, support_path)
+    time_finalists = FinalRound(PROBLEM, (entry, entry), seed=1, effort=ONCE)
+    assert len(bench.answer(time_finalists).measurements[0]) == 2
+    starved.left = 3
+    result = bench.answer(time_finalists)
+    assert re.match(rf"{PROBLEM.text} {NO_ROOM}", result.detail)
+    bench._release()
+    assert starved.in_use == BUFFERS_OF_SUPPORT
+
+    request = Attempt(PROBLEM, entry, (), seed=1, effort=ONCE)
     assert bench.answer(request).outcome is Outcome.OK
     starved.limits, starved.left = replace(starved.limits, memory_bytes=needed_bytes(PROBLEM) + 100), 0
     result = bench.answer(request)
@@ -142,19 +143,6 @@ def test_winner_is_verified_without_extents_beyond_its_workspace(
                 exhaustive.verify_in_full(starved, support, request, lambda _: None)
     support.free()
     assert starved.in_use == 0
-
-
-def test_finalists_that_have_no_room_together_are_not_measured_again(
-    starved: Starved, entry: Entry, support_path: str
-) -> None:
-    bench = bench_on(starved, support_path)
-    time_finalists = FinalRound(PROBLEM, (entry, entry), seed=1, effort=ONCE)
-    assert len(bench.answer(time_finalists).measurements[0]) == 2
-    starved.left = 3
-    result = bench.answer(time_finalists)
-    assert re.match(rf"{PROBLEM.text} {NO_ROOM}", result.detail)
-    bench._release()
-    assert starved.in_use == BUFFERS_OF_SUPPORT
 
 
 def starving(counter: str, successes: int, *arguments: Any) -> None:
@@ -195,7 +183,7 @@ def test_the_command_stores_nothing_of_what_has_no_room(
 
 @pytest.mark.parametrize("refused", ["a process", "a pipe"])
 def test_a_system_that_starts_no_process_is_a_sentence(
-    refused: str, path: Path, support_path: str, monkeypatch: pytest.MonkeyPatch
+    refused: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends = list[Connection]()
 
@@ -212,11 +200,8 @@ def test_a_system_that_starts_no_process_is_a_sentence(
         patch.setattr(child_process, "subprocess", SimpleNamespace(Popen=refuse, DEVNULL=None))
         result = run(*TUNE, "--db", str(path))
     assert result.exit_code == 2
-    assert (
-        "cannot start a process for device cpu (Resource temporarily unavailable): end other processes, "
-        in result.output
-    )
+    said = "cannot start a process for device cpu (Resource temporarily unavailable): end other processes, "
+    assert said in result.output
     assert len(ends) == (2 if refused == "a process" else 0)
     assert all(end.closed for end in ends)
-    worker = Worker("cpu", lambda: support_path, limit_seconds=10.0)
-    worker.close()  # there is no process
+    Worker("cpu", lambda: "", limit_seconds=10.0).close()  # there is no process

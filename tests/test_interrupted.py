@@ -33,7 +33,7 @@ from tsm2_tune.tuner.device.cuda_kernel import FAULTS, fault_of, refusal_of
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.target import find_target
-from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome, Trial
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure
 from tsm2_tune.tuner.search import finals as tuning
 from tsm2_tune.tuner.search.candidates import Search
@@ -54,6 +54,7 @@ CONFIGS = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2)]
 STOPPED = CompileFailure(Outcome.INTERRUPTED, "the compiler was killed (SIGKILL)")
 REFUSED = CompileFailure(Outcome.COMPILE_FAILED, "no such flag")
 BODY = "scalar *staged ="
+BOTH_RIGHT = [Outcome.OK, Outcome.OK]
 
 
 @pytest.fixture
@@ -72,12 +73,13 @@ def disturbed(quick: Toolchain, disturb: Callable[[Any], AttemptResult | None]) 
         yield made
 
 
-def candidates(tuner: Tuner) -> list[Candidate]:
-    return [Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in CONFIGS]
+def search_of(tuner: Tuner) -> Search:
+    limits, family = tuner.target.limits, family_named("tsm2")
+    return Search(InOrder([Candidate(family, config, PROBLEM, limits, Guidelines()) for config in CONFIGS]))
 
 
 def outcomes(tuner: Tuner) -> list[Outcome]:
-    return [trial.outcome for trial in tuner.tune(Search(InOrder(candidates(tuner))))]
+    return [trial.outcome for trial in tuner.tune(search_of(tuner))]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool = True) -> list[str]:
@@ -94,13 +96,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool =
     return given
 
 
-# Compilers
-
-
 def test_a_compiler_that_is_stopped_once_starts_again(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     given = failing(monkeypatch, 1)
-    assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
-    assert len(given) == 3
+    assert (outcomes(tuner), len(given)) == (BOTH_RIGHT, 3)
 
 
 def test_the_tuners_own_kernels_are_compiled_again_too(quick: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,37 +129,28 @@ def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("of_sample", "of_kernel", "outcome", "detail"),
+    ("failing_kernel", "failure", "outcome", "detail"),
     [
-        (None, STOPPED, Outcome.INTERRUPTED, f"with a race check: {STOPPED.detail}"),
-        (None, REFUSED, Outcome.COMPILE_FAILED, "with a race check: no such flag"),
-        (STOPPED, None, Outcome.INTERRUPTED, f"with a race check: {STOPPED.detail}"),
-        (REFUSED, None, Outcome.OK, ""),  # the compiler inserts no calls before each access
+        ("tsm2", STOPPED, Outcome.INTERRUPTED, f"with a race check: {STOPPED.detail}"),
+        ("tsm2", REFUSED, Outcome.COMPILE_FAILED, "with a race check: no such flag"),
+        ("sample", STOPPED, Outcome.INTERRUPTED, f"with a race check: {STOPPED.detail}"),
+        ("sample", REFUSED, Outcome.OK, ""),  # the compiler inserts no calls before each access
     ],
     ids=["kernel interrupted", "kernel refused", "sample interrupted", "sample refused"],
 )
 def test_a_winner_is_watched_for_races_where_the_compiler_can(
-    of_sample: CompileFailure | None,
-    of_kernel: CompileFailure | None,
-    outcome: Outcome,
-    detail: str,
-    tuner: Tuner,
-    monkeypatch: pytest.MonkeyPatch,
+    failing_kernel: str, failure: Any, outcome: Outcome, detail: str, tuner: Tuner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "EMULATED", replace(EMULATED, watched_products=1e6))
 
     def compiled(text: str, *, kernel: str, toolchain: Toolchain, **named: Any) -> Binary | CompileFailure:
-        failure = of_sample if kernel == "sample" else of_kernel
-        if toolchain is tuner.target.watching and failure is not None:
-            return failure
+        if toolchain is tuner.target.watching and (kernel == "sample") == (failing_kernel == "sample"):
+            return cast(CompileFailure, failure)
         return compile_text(text, kernel=kernel, toolchain=toolchain, **named)
 
     monkeypatch.setattr(pool, "compile_text", compiled)
     result = tuner.verify_in_full(PROBLEM, CONFIGS[0])
     assert (result.outcome, result.detail) == (outcome, detail)
-
-
-# Binaries
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no library"])
@@ -179,30 +168,27 @@ def test_a_cache_that_is_damaged_fails_no_kernel(quick: Toolchain, content: byte
         seen.append(request.entry.path)
 
     with disturbed(quick, damage) as damaged:
-        assert outcomes(damaged) == [Outcome.OK, Outcome.OK]
-        assert len(seen) == 3
+        assert (outcomes(damaged), len(seen)) == (BOTH_RIGHT, 3)
         assert Path(damaged._compilers.support()).exists()
 
 
 def test_a_cache_that_is_emptied_again_and_again_interrupts(quick: Toolchain) -> None:
     with disturbed(quick, lambda request: Path(request.entry.path).unlink()) as tuner:
-        trials = list(tuner.tune(Search(InOrder(candidates(tuner)))))
+        trials = list(tuner.tune(search_of(tuner)))
     assert [trial.outcome for trial in trials] == [Outcome.INTERRUPTED] * 2
     assert trials[0].detail.startswith("its cached binary was changed or removed")
 
 
-def test_a_run_compiles_what_verifies_its_own_types(tuner: Tuner) -> None:
+@pytest.mark.parametrize("missing", [None, "", PROBLEM.dtype_name])
+def test_a_run_compiles_what_verifies_its_own_types(tuner: Tuner, missing: str | None) -> None:
+    """A worker starts, too, where its own kernels are gone."""
     tuner.expect(PROBLEM)
     assert list(tuner._compilers._support_paths) == ["", "f32"], "a host's compilers disturb no measurement"
     tuner.expect(replace(PROBLEM, dtype_name="tf32"))
-    assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
+    if missing is not None:
+        Path(tuner._compilers.support(missing)).unlink()
+    assert outcomes(tuner) == BOTH_RIGHT
     assert list(tuner._compilers._support_paths) == ["", "f32"]
-
-
-@pytest.mark.parametrize("dtype_name", ["", PROBLEM.dtype_name])
-def test_a_worker_starts_where_its_own_kernels_are_gone(tuner: Tuner, dtype_name: str) -> None:
-    Path(tuner._compilers.support(dtype_name)).unlink()
-    assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
 
 
 def test_a_kernel_that_does_not_load_has_a_verdict(quick: Toolchain) -> None:
@@ -212,10 +198,8 @@ def test_a_kernel_that_does_not_load_has_a_verdict(quick: Toolchain) -> None:
         assert outcomes(tuner) == [Outcome.LAUNCH_FAILED] * 2
 
 
-# Finals
-
-
-def prior_trials(trials: list[Trial]) -> PriorTrials:
+def prior_trials(tuner: Tuner) -> PriorTrials:
+    trials = list(tuner.tune(search_of(tuner)))
     contenders = (FinalCandidate(trial.config, trial.measurement.median_us) for trial in trials if trial.measurement)
     return PriorTrials(frozenset(), 0.0, tuple(contenders), frozenset())
 
@@ -229,7 +213,7 @@ def test_a_final_is_measured_though_the_cache_was_emptied(quick: Toolchain) -> N
             os.unlink(emptied[0])
 
     with disturbed(quick, empty) as tuner:
-        past = prior_trials(list(tuner.tune(Search(InOrder(candidates(tuner))))))
+        past = prior_trials(tuner)
         tuner.worker.close()  # which has the kernels in memory
         assert isinstance(tuner.final(PROBLEM, past), Final)
     assert len(emptied) == 1
@@ -250,16 +234,13 @@ def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeyp
 
 
 def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = prior_trials(list(tuner.tune(Search(InOrder(candidates(tuner))))))
+    past = prior_trials(tuner)
     with monkeypatch.context() as patch:
         failing(patch, 2)
         failure = tuner.final(PROBLEM, past)
         assert isinstance(failure, FinalFailure)
         assert failure.interrupted
     assert isinstance(tuner.final(PROBLEM, past), Final)
-
-
-# Devices
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
@@ -290,16 +271,15 @@ def test_a_worker_that_dies_of_opening_its_device_is_followed_by_one_other(death
 def test_a_crash_is_the_kernels_only_where_the_device_still_opens(
     worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert try_kernel(CONFIGS[1], PROBLEM, lambda text: text).outcome is Outcome.OK
-
     def gone(_: str) -> Any:
         raise DeviceError("no CUDA device 0")
 
+    assert try_kernel(CONFIGS[1], PROBLEM, str).outcome is Outcome.OK
     with monkeypatch.context() as patch:
         patch.setattr(worker, "_started", gone)
         with pytest.raises(DeviceError, match="no CUDA device 0"):
             try_kernel(CONFIGS[1], PROBLEM, lambda text: text.replace(BODY, f"*(volatile int *)8 = 1;\n    {BODY}"))
-    assert try_kernel(CONFIGS[1], PROBLEM, lambda text: text).outcome is Outcome.OK
+    assert try_kernel(CONFIGS[1], PROBLEM, str).outcome is Outcome.OK
 
 
 class Lost(HostDevice):
@@ -315,15 +295,13 @@ class Lost(HostDevice):
 
 
 def test_a_lost_device_is_no_crash(tuner: Tuner, support_path: str) -> None:
-    device = Lost(support_path=support_path)
-    silent = cast(Connection, SimpleNamespace(send=lambda _: None))
+    device, silent = Lost(support_path=support_path), cast(Connection, SimpleNamespace(send=lambda _: None))
     source = render(PROBLEM, CONFIGS[0])
     binary = tuner._compilers.finish(source)
     assert isinstance(binary, Binary)
     entry = Entry(binary.path, source.kernel, source.launch)
-    result = server._RequestHandler(device, support_path, silent).answer(
-        Attempt(PROBLEM, entry, (), seed=1, effort=ONCE)
-    )
+    handler = server._RequestHandler(device, support_path, silent)
+    result = handler.answer(Attempt(PROBLEM, entry, (), seed=1, effort=ONCE))
     device.close()
     assert cast(AttemptResult, result).outcome is Outcome.INTERRUPTED
 
@@ -339,12 +317,7 @@ def test_the_driver_says_whose_an_error_is(status: int, kind: type, monkeypatch:
     assert type(fault_of(RuntimeError("error"))) is (KernelFault if status in FAULTS else DeviceLost)
 
 
-# Signals
-
-
-OF_KERNELS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
-
-
 def test_few_signals_are_of_kernels() -> None:
-    assert {one.name for one in signal.Signals if not workers._is_from_outside(-one)} == OF_KERNELS
+    of_kernels = ["SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"]
+    assert {one.name for one in signal.Signals if not workers._is_from_outside(-one)} == {*of_kernels}
     assert not workers._is_from_outside(1)

@@ -10,12 +10,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from tests.command import TUNE, run
-from tests.on_host import ON_HOST
 from tests.standing_in import wait_by
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
@@ -26,7 +25,6 @@ from tsm2_tune.tuner.worker.child_process import start_child
 from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STATUSES = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
 def send(number: int) -> None:
@@ -64,18 +62,11 @@ def test_each_signal_ends_a_run_as_ctrl_c_does(number: int) -> None:
 
 
 def in_destructor(work: Callable[[], None]) -> None:
-    class Ended:
-        def __del__(self) -> None:
-            work()
-
-    Ended()
+    type("Ended", (), {"__del__": lambda _: work()})()
 
 
 def in_weak_reference(work: Callable[[], None]) -> None:
-    class Ended:
-        pass
-
-    ended = Ended()
+    ended = type("Ended", (), {})()
     reference = weakref.ref(ended, lambda _: work())
     del ended
     assert reference() is None
@@ -89,18 +80,18 @@ def test_a_signal_that_a_destructor_swallows_ends_the_run(
     number: int, swallowing: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python drops what a destructor, or a callback of a weak reference, raises."""
+
+    def run_on() -> None:
+        deadline = time.monotonic() + 10
+        swallowing(lambda: send(number))
+        while time.monotonic() < deadline:
+            swallowing(lambda: None)
+
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     for _ in range(20):
-        deadline, stop = time.monotonic() + 10, None
-        try:
-            with stoppable():
-                swallowing(lambda: send(number))
-                while time.monotonic() < deadline:
-                    swallowing(lambda: None)
-        except Stopped as stopped:
-            stop = stopped
-        assert stop is not None
-        assert stop.number == number
+        with pytest.raises(Stopped) as caught, stoppable():
+            run_on()
+        assert caught.value.number == number
 
 
 @pytest.mark.usefixtures("impatient")
@@ -146,7 +137,7 @@ def test_who_is_stopped_waits_for_no_server(monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(waited) > 60, "who is not stopped waits for a minute"
 
 
-def test_what_must_be_whole_is_ended_first() -> None:
+def test_what_must_be_whole_is_ended_first_and_nohup_is_obeyed() -> None:
     steps = []
 
     def whole() -> None:
@@ -159,11 +150,7 @@ def test_what_must_be_whole_is_ended_first() -> None:
 
     with pytest.raises(Stopped) as caught, stoppable():
         whole()
-    assert steps == ["inner", "outer"]
-    assert caught.value.number == signal.SIGHUP
-
-
-def test_nohup_is_obeyed() -> None:
+    assert (steps, caught.value.number) == (["inner", "outer"], signal.SIGHUP)
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stoppable():
@@ -173,34 +160,32 @@ def test_nohup_is_obeyed() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-class TestCommand:
-    pytestmark = ON_HOST
+@pytest.mark.host
+@pytest.mark.usefixtures("session_cache", "toolchain")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_run_ends_with_the_sentence_of_ctrl_c(
+    number: int, status: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, close = list[Any](), Worker.close
 
-    @pytest.mark.parametrize(("number", "status"), STATUSES)
-    def test_a_run_ends_with_the_sentence_of_ctrl_c(
-        self, number: int, status: int, path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        closed, close = list[Any](), Worker.close
+    def disturbed(worker: Worker) -> None:
+        send(signal.SIGTERM)
+        closed.append(worker._process)
+        close(worker)
 
-        def disturbed(worker: Worker) -> None:
-            send(signal.SIGTERM)
-            closed.append(worker._process)
-            close(worker)
+    def stopped(*_: object) -> AttemptResult:
+        send(number)
+        return AttemptResult(Outcome.CRASHED, "not reached")
 
-        def stopped(*_: object) -> AttemptResult:
-            send(number)
-            return AttemptResult(Outcome.CRASHED, "not reached")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(workers, "start_child", start_child)  # a forked one ends by itself, too soon
-            patch.setattr(Worker, "attempt", stopped)
-            patch.setattr(Worker, "close", disturbed)
-            result = run(*TUNE, "--db", str(path))
-        assert result.exit_code == status, result.output
-        assert (
-            f"stopped; every trial that ended is in {path}: run the same command again to continue" in result.output
-        )
-        assert [process.returncode for process in closed if process] == [-signal.SIGKILL]
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "start_child", start_child)  # a forked one ends by itself, too soon
+        patch.setattr(Worker, "attempt", stopped)
+        patch.setattr(Worker, "close", disturbed)
+        result = run(*TUNE, "--db", str(path))
+    assert result.exit_code == status, result.output
+    said = f"stopped; every trial that ended is in {path}: run the same command again to continue"
+    assert said in result.output
+    assert [process.returncode for process in closed if process] == [-signal.SIGKILL]
 
 
 @pytest.mark.parametrize("writes", [False, True])
@@ -213,10 +198,9 @@ def test_a_signal_leaves_no_transaction_open(path: Path, writes: bool) -> None:
 
         def count(_: object, event: str, __: object) -> None:
             nonlocal made
-            if event == "call":
-                made += 1
-                if made == at:
-                    send(signal.SIGTERM)
+            made += event == "call"
+            if event == "call" and made == at:
+                send(signal.SIGTERM)
 
         sys.setprofile(count)
         try:
@@ -227,7 +211,7 @@ def test_a_signal_leaves_no_transaction_open(path: Path, writes: bool) -> None:
         return made
 
     with Database.open(path, create=True) as database:
-        calls = transaction(database, 0)
+        calls, pool = transaction(database, 0), cast(Any, database._engine.pool)
         assert calls > 50
         for at in range(1, calls + 1):
             kept = None
@@ -237,5 +221,4 @@ def test_a_signal_leaves_no_transaction_open(path: Path, writes: bool) -> None:
             except Stopped as stopped:
                 kept = stopped  # with every frame that it came through
             assert kept is not None, at
-            pool: Any = database._engine.pool
             assert pool.checkedout() == 0, at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
@@ -221,32 +221,6 @@ def test_a_search_that_ended_by_the_gain_ends_at_once_the_next_time() -> None:
     prior = replace(NO_PRIOR_TRIALS, tried=frozenset(one.text for one in tried), results=told)
     again = Search(InOrder(SPACE.kept), prior, gain=0.05)
     assert (searched(again), again.why) == ([], Why.GAIN)
-
-
-class AfterEach(InOrder):
-    """One candidate after the other: each once the one before was told of."""
-
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
-        super().__init__(candidates)
-        self._may = True
-
-    def ask(self) -> Candidate | None:
-        may, self._may = self._may, False
-        return super().ask() if may else None
-
-    def tell(self, told: TrialResult) -> None:
-        self._may = True
-
-
-def test_a_search_goes_on_after_results_that_its_strategy_waits_for() -> None:
-    few = SPACE.kept[:4]
-    search = Search(AfterEach(few))
-    found = []
-    while (candidate := next(search, None)) is not None:
-        found.append(candidate)
-        assert next(search, None) is None
-        search.tell(TrialResult(candidate.config, 5.0, is_right=True))
-    assert found == list(few)
 
 
 def test_what_is_put_back_comes_first() -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from tests.command import TUNE, run
 from tests.conftest import ONCE, TryKernel, compiled
 from tests.processes import python
 from tsm2_tune.generator.device.roofline import Ceilings
@@ -39,7 +38,7 @@ from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker import client as worker_module
 from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker import time_limit
-from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, Worker, WorkerError
+from tsm2_tune.tuner.worker.client import Attempt, FinalRound, Worker, WorkerError
 
 pytestmark = pytest.mark.host
 
@@ -62,19 +61,6 @@ def test_a_process_that_was_started_ahead_takes_the_first_request(try_kernel: Tr
     started = worker._process
     worker.close()  # before it has opened its device
     assert started.returncode is not None
-
-
-@pytest.mark.usefixtures("known_ceilings")
-def test_what_is_too_large_for_the_device_is_said_with_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, path: Path
-) -> None:
-    late = AttemptResult(Outcome.TIMED_OUT, "verification took more than 60 s")
-    monkeypatch.setattr(Worker, "attempt", lambda *_: late)
-    for new_trials in (1, 0):
-        result = run(*TUNE, "--db", str(path))
-        assert result.exit_code == 1
-        assert f"no configuration ended within the time limit ({new_trials} new trial" in result.output
-        assert "; for timeouts choose smaller shapes or another device" in result.output
 
 
 ENDS_COUNT = "atomic_inc_acq_rel(counter, count - 1);"
