@@ -1,7 +1,7 @@
 """The golden sources: of some families one text to read; of all others the digests of their paragraphs, a line each.
 
-A paragraph is what stands between empty lines, and most are in several texts. One that changed is shown as it was if
-a text to read still has it. `python -m tests.goldens` writes all anew.
+A paragraph is what stands between empty lines, and most are in several texts. `python -m tests.goldens` writes all
+anew.
 """
 
 from __future__ import annotations
@@ -19,17 +19,10 @@ from tsm2_tune.generator.render import render
 GOLDEN = Path(__file__).parent / "golden"
 # One for each way in which kernels differ: the published ones, a stencil; A through registers, by FMA or tensor
 # cores; lanes along rows; both operands through shared memory.
-READABLE = (
-    "tsm2",
-    "ism2",
-    "gemm",
-    "ladder",
-    "stream_a_fma",
-    "resident_b_fma",
-    "row_lanes_register_b",
-    "inner_dmma",
+READABLE = {
+    *("tsm2", "ism2", "gemm", "ladder", "stream_a_fma", "resident_b_fma", "row_lanes_register_b", "inner_dmma"),
     "staged_dmma",
-)
+}
 DIGESTS = GOLDEN / "digests.txt"
 DIGITS = 6  # of a paragraph's digest
 Source = tuple[KernelConfig, Problem]
@@ -52,10 +45,6 @@ def digest_of(paragraph: str) -> str:
     return hashlib.sha256(paragraph.encode()).hexdigest()[:DIGITS]
 
 
-def digests(text: str) -> list[str]:
-    return [digest_of(paragraph) for paragraph in text.split("\n\n")]
-
-
 @cache
 def golden_digests() -> dict[str, list[str]]:
     """By what spells a source."""
@@ -63,21 +52,11 @@ def golden_digests() -> dict[str, list[str]]:
     return {source: found.split() for source, _, found in lines}
 
 
-@cache
-def readable() -> dict[str, str]:
-    """The paragraphs of the texts to read, by their digests."""
-    paragraphs = (one for path in GOLDEN.glob("*.cu") for one in path.read_text().split("\n\n"))
-    return {digest_of(one): one for one in paragraphs}
-
-
 def difference(source: Source, text: str) -> str:
-    """Between the golden source and the text, as a patch; empty where there is none.
-
-    Of a paragraph that no text here has, its digest.
-    """
+    """Between the golden source and the text, as a patch, in which digests stand for former paragraphs."""
     path = path_of(source)
     if path == DIGESTS:
-        known = readable() | {digest_of(one): one for one in text.split("\n\n")}
+        known = {digest_of(one): one for one in text.split("\n\n")}
         before = "\n\n".join(known.get(one, f"[{one} ...]") for one in golden_digests().get(spelling(source), []))
     else:
         before = path.read_text() if path.exists() else ""
@@ -93,8 +72,9 @@ def update(texts: dict[Source, str]) -> None:
     for source, text in texts.items():
         if path_of(source) != DIGESTS:
             path_of(source).write_text(text)
-    lines = (f"{spelling(one)}: {' '.join(digests(text))}" for one, text in texts.items() if path_of(one) == DIGESTS)
-    DIGESTS.write_text("\n".join(lines) + "\n")
+    others = {spelling(one): text.split("\n\n") for one, text in texts.items() if path_of(one) == DIGESTS}
+    lines = (f"{one}: {' '.join(map(digest_of, paragraphs))}\n" for one, paragraphs in others.items())
+    DIGESTS.write_text("".join(lines))
 
 
 if __name__ == "__main__":

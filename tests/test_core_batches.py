@@ -88,8 +88,7 @@ def test_a_tuned_batch_is_known_by_its_count() -> None:
     near = one.choose(batch((8, 8, 8), 900_000), GPU)
     assert (near.reason, near.measured_batch) == (PREDICTED, 1_000_000)
     assert near.distance == pytest.approx(math.log(10 / 9))
-    text = one.explanation(near, GPU)
-    assert "measured at 1000000*8x8x8; with the L2 clean" in text
+    assert "measured at 1000000*8x8x8; with the L2 clean" in one.explanation(near, GPU)
 
 
 def test_a_batch_takes_the_time_of_its_bytes() -> None:
@@ -113,12 +112,11 @@ def test_an_operand_that_products_share_is_read_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c128", "bf16"])
-@pytest.mark.parametrize("op", ["nn", "ttt"])
 @pytest.mark.parametrize(
     ("kilobytes", "stages", "padding", "direct"), [(8, 1, 0, 0), (16, 3, 1, 0), (96, 2, 1, 0), (16, 2, 1, 1)]
 )
 def test_shared_memory_holds_the_products_that_the_family_computes(
-    dtype: str, op: str, kilobytes: int, stages: int, padding: int, direct: int
+    dtype: str, kilobytes: int, stages: int, padding: int, direct: int
 ) -> None:
     """A kernel that writes C from registers computes the products of one that writes C from shared memory."""
     (family,) = FAMILIES

@@ -15,7 +15,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.databases import database_of, facts
+from tests.databases import facts
 from tests.exchanged import (
     BEHIND,
     CACHE,
@@ -35,7 +35,7 @@ from tests.exchanged import (
     tuned_database,
     written,
 )
-from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql, source, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql, trial, tuning_run
 from tests.processes import python
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.results.exchange.document_parser import parse_document, parse_file
@@ -123,17 +123,21 @@ def test_members_that_older_versions_lack_are_left_out_if_they_are_null() -> Non
 
 
 @pytest.mark.parametrize("form", DOCUMENTS)
-def test_a_document_tells_what_it_was_made_of_but_for_families_that_are_no_more(form: str) -> None:
+def test_a_document_tells_what_it_was_made_of_but_for_kernels_of_other_versions(form: str) -> None:
     made = entry("tsm2")
     told = parse_document(json.loads(json.dumps(DOCUMENTS[form](made))))
     assert (told.parts, told.left_out) == ({(GPU, PROBLEM): made.part}, {})
     assert {one.values["source_digest"] for one in made.part.trials.values()} == told.sources.keys()
     tried = next(iter(made.part.trials.values()))
-    bygone = replace(tried, values={**tried.values, "family": "tsmr", "config": "tsmr:threads=64"})
-    made = Entry(GPU, PROBLEM, Cache.CLEAN, Part({bygone.key: bygone}, []))
-    told = parse_document(json.loads(json.dumps(DOCUMENTS[form](made))))
-    said = f"left out: tsmr:threads=64, measured on {GPU}, is not a configuration of this tsm2-tune"
-    assert (told.parts, told.left_out) == ({}, {"tsmr:threads=64": said})
+    for changes, why in (
+        ({"family": "tsmr", "config": "tsmr:threads=64"}, "is not a configuration of this tsm2-tune"),
+        ({"source_digest": "0" * 64}, f"has other kernel code in this tsm2-tune: tune {PROBLEM.text} again"),
+    ):
+        odd = replace(tried, values={**tried.values, **changes})
+        made = Entry(GPU, PROBLEM, Cache.CLEAN, Part({odd.key: odd}, []))
+        told = parse_document(json.loads(json.dumps(DOCUMENTS[form](made))))
+        config = odd.values["config"]
+        assert (told.parts, told.left_out) == ({}, {config: f"left out: {config}, measured on {GPU}, {why}"})
 
 
 # Refusals of documents
@@ -298,16 +302,6 @@ def test_imported_times_keep_their_run_and_finals_remeasure_them(tuned: Path, tm
         assert [row.median_us for row in store.best(problem=PROBLEM)] == [600]
     owners = plain_sql(new, "SELECT round, device_uuid FROM measurement JOIN run ON run.id = run_id ORDER BY round")
     assert owners == [*[(0, "GPU-1")] * 3, (1, "GPU-1"), (2, "GPU-here"), (2, "GPU-here")]
-
-
-def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) -> None:
-    ours, new = tmp_path / "ours.db", tmp_path / "new.db"
-    trials = trial(500, FASTEST, source=source(FASTEST)), trial(510, SLOWER)
-    database_of(ours, *trials, run=RUN, final=final((FASTEST, 505), (SLOWER, 515)))
-    said = run("import", str(written(ours, T4)), "--db", str(new))
-    left_out = f"left out: {FASTEST.text}, measured on {GPU}, has other kernel code in this tsm2-tune"
-    assert (said.exit_code, said.stderr) == (0, f"{left_out}: tune {PROBLEM.text} again\n")
-    assert said.stdout == f"{new}: added 1 trial (0 already present) and 2 measurements, of 1 problem\n"
 
 
 # Files in Kernel Tuner

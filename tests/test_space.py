@@ -30,9 +30,7 @@ R = Problem(20480, 16, 20480, "f32")
 R64 = Problem(20480, 16, 20480, "f64")
 ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
 STENCIL = GemmConfig(96, 96, 16, 16, 16, 32, 8, 8, 32, vector=1, read="nc")
-GRAM = Problem(16, 16, 10**6, "f32", "tn")
-
-
+SKINNY, TALL = Problem(2048, 4, 512, "f32"), Problem(4, 4, 2048, "f64", "tn")
 IN_GRIDS = [one for one in FAMILIES.values() if one.every_grid]
 SHAPES = ((20480, 16, 20480), (1000, 7, 300), (16, 16, 100_000), (10**6, 16, 16), (3000, 1, 5000), (10**5, 7, 7))
 BATCHES = ((8, 8, 8), (3, 3, 3), (10, 7, 100), (16, 16, 16))
@@ -152,7 +150,13 @@ def test_f64_tensor_cores_compute_where_they_are_fast() -> None:
     config = StreamADmmaConfig(128, 2, 16, 16, 2, splits=4, row_tiles=1, min_blocks=1)
     families = [name for name, family in FAMILIES.items() if HAS_F64_TENSOR_CORES in family.rules]
     all_types, f64_alone = {"f32", "f64", "c64", "c128"}, {"f64", "c128"}
-    for capability, names in (((8, 0), set()), ((9, 0), all_types), ((10, 0), f64_alone), ((0, 0), all_types)):
+    for capability, names in (
+        ((8, 0), set()),
+        ((9, 0), all_types),
+        ((10, 0), f64_alone),
+        ((12, 0), f64_alone),
+        ((0, 0), all_types),
+    ):
         limits = replace(H200, compute_capability=capability)
         assert {name for name in FMA_DTYPES if has_f64_tensor_cores(limits, Problem(64, 64, 64, name))} == names
         candidate = Candidate(family_named("stream_a_dmma"), config, R64, limits, Guidelines())
@@ -163,27 +167,20 @@ def test_f64_tensor_cores_compute_where_they_are_fast() -> None:
         assert bool(space.kept) is (capability == (9, 0))
 
 
-def test_wrong_tunables_are_refused() -> None:
+def test_wrong_tunables_are_refused_and_only_named_families_searched() -> None:
     with pytest.raises(InputError, match="expected the tunables"):
         Tsm2Config.from_tunables({"version": "v0"})
     with pytest.raises(InputError, match="is no int"):
         Tsm2Config.from_tunables({"version": "v0", "threads": "32", "columns": 1, "prefetch": 1})
-
-
-def test_only_the_named_families_are_searched() -> None:
     space = search_space(R, H200, families=["ism2"])
     assert space.families == ("ism2",)
     assert {candidate.config.family for candidate in space.kept} == {"ism2"}
 
 
-def test_symmetric_families_support_gram_matrices_alone() -> None:
-    halves = {"staged_symmetric_fma", "staged_symmetric_dmma"}
-    among = [*halves, "inner_dmma"]
-    assert halves < set(search_space(Problem(32, 32, 10**6, "f64", "tx"), H200, families=among).families)
-    assert search_space(Problem(32, 32, 10**6, "f64", "tn"), H200, families=among).families == ("inner_dmma",)
-
-
-def test_gram_matrices_are_probed_at_both_numbers_of_a_shape() -> None:
+def test_gram_matrices_have_families_of_their_own_and_are_probed_at_both_numbers_of_a_shape() -> None:
+    for name in ("staged_symmetric_fma", "staged_symmetric_dmma"):
+        able = [family_named(name).supports(Problem(32, 32, 10**6, "f64", op)) for op in ("tx", "tn")]
+        assert able == [True, False]
     problem = Problem(8, 8, 10**6, "f32", "tx")
     config = InnerFmaConfig(128, 8, 8, 8, 8, 4, 1, splits=264, min_blocks=1)
     sizes = {(probe.m, probe.n) for probe in edge_problems(config, problem)}
@@ -191,9 +188,11 @@ def test_gram_matrices_are_probed_at_both_numbers_of_a_shape() -> None:
     assert sizes == {(size, size) for shape in general for size in shape}
 
 
-@pytest.mark.parametrize("families", [("tsm2",), ("gemm",), ("stream_a_fma", "inner_fma"), ()])
-@pytest.mark.parametrize("problem", [Problem(2048, 4, 512, "f32"), Problem(4, 4, 2048, "f64", "tn")])
-def test_whether_there_is_a_configuration_is_what_the_space_says(families: tuple[str, ...], problem: Problem) -> None:
+@pytest.mark.parametrize(
+    ("problem", "families"),
+    [*product((SKINNY, TALL), (("tsm2",), ("gemm",), ("stream_a_fma", "inner_fma"))), (TALL, ())],
+)
+def test_whether_there_is_a_configuration_is_what_the_space_says(problem: Problem, families: tuple[str, ...]) -> None:
     least = "min_threads_per_sm"
     kept = search_space(problem, H200, guidelines={least: 0}, families=families).kept
     for threads in (0, 256, 10**6):

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.conftest import compiled
+from tests.on_host import filled, pointer
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.staged import StagedDmmaConfig, StagedFmaConfig
 from tsm2_tune.generator.problem import Problem
@@ -23,34 +24,25 @@ def product(
     toolchain: Toolchain,
     config: KernelConfig,
     problem: Problem,
-    factors: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
+    x: npt.NDArray[np.float64],
+    y: npt.NDArray[np.float64],
     edit: Callable[[str], str] = str,
 ) -> npt.NDArray[np.float64]:
     """X^T Y of row-major matrices with as many columns; X's own memory is that of Y where both are one array."""
     source = render(problem, config)
     binary = compiled(edit(source.text), source.kernel, toolchain, source.defines)
-    device = HostDevice(seed=1)
-    launch, (rows, columns) = source.launch, factors[0].shape
-    arrays = [factors[0]] if factors[0] is factors[1] else list(factors)
-    arrays += [np.zeros((columns, columns)), np.zeros(launch.partial_elements(columns, columns))]
-    buffers = [device.allocate(array.nbytes) for array in arrays]
-    for array, buffer in zip(arrays, buffers, strict=True):
-        device.upload(array, buffer)
-    counters = device.allocate(4 * launch.counters(columns, columns))
-    device.upload(np.zeros(launch.counters(columns, columns), np.uint32), counters)
-    a, b, c, partials = (np.uint64(buffer.address) for buffer in (buffers[0], *buffers[-3:]))
-    extents = (np.int32(columns), np.int32(columns), np.int32(rows), np.float64(1))
-    scaled = (np.float64(0), c, np.int32(columns), partials, np.uint64(counters.address))
-    kernel = device.load(binary.path, source.kernel)
-    kernel(
-        (*extents, a, np.int32(columns), b, np.int32(columns), *scaled),
-        blocks=launch.blocks(columns, columns),
-        threads=launch.threads,
-        smem_bytes=launch.smem_bytes,
-    )
+    device, launch, (rows, n) = HostDevice(seed=1), source.launch, x.shape
+    found, counters = np.zeros((n, n)), np.zeros(launch.counters(n, n), np.uint32)
+    c, partials, ends = (filled(device, one) for one in (found, np.zeros(launch.partial_elements(n, n)), counters))
+    a = filled(device, x)
+    b, ld, extents = a if y is x else filled(device, y), np.int32(n), (np.int32(n), np.int32(n), np.int32(rows))
+    scaled = (np.float64(0), pointer(c), ld, pointer(partials), pointer(ends))
+    device.load(binary.path, source.kernel)(
+        (*extents, np.float64(1), pointer(a), ld, pointer(b), ld, *scaled),
+        blocks=launch.blocks(n, n), threads=launch.threads, smem_bytes=launch.smem_bytes,
+    )  # fmt: skip
     device.synchronise()
-    found = np.empty((columns, columns))
-    device.download(buffers[-2], found)
+    device.download(c, found)
     device.close()
     return found
 
@@ -67,8 +59,8 @@ def test_a_matrix_times_itself_gives_the_bits_that_its_copy_gives(toolchain: Too
     """Staged once, whole tiles and tiles beside the diagonal, whole chunks and the rest of k."""
     problem = Problem(15, 15, 1003, "f64", "nt")
     x = np.random.default_rng(1).uniform(-1, 1, (problem.k, problem.m))
-    once, twice = (product(toolchain, config, problem, (x, y)) for y in (x, x.copy()))
+    once, twice = (product(toolchain, config, problem, x, y) for y in (x, x.copy()))
     assert once.tobytes() == twice.tobytes()
     assert np.abs(once.T - x.T @ x).max() < 1e-12
-    only_one = product(toolchain, config, problem, (x, 2 * x), lambda text: text.replace("A == B && lda", "lda"))
+    only_one = product(toolchain, config, problem, x, 2 * x, lambda text: text.replace("A == B && lda", "lda"))
     assert not np.allclose(only_one, 2 * once), "X^T Y would be staged once too"
