@@ -30,6 +30,8 @@ from tsm2_tune.tuner.export.tables import csv_cell
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = range(20, 201)
 PRINT_TABLE = tables.print_table  # which tests replace, to keep what is printed
 OBEYED = "\x1b[31m\x07\x08\r\x00\x7f\x9b2J\x85\u202etxt.exe\u2066\u200f\u2028\u200b\u061c\U000e0041"
@@ -270,18 +272,20 @@ def test_a_size_that_is_none_counts_for_nothing(size: str, monkeypatch: pytest.M
     assert "configurations" in result.output
 
 
-def test_what_takes_long_says_what_it_does_on_a_terminal_alone(
-    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_takes_long_says_nothing_where_there_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with tables.waiting(f"reading {OBEYED}"):
-        pass
-    assert "- reading [31m2Jtxt.exe" in re.sub("\x1b\\[[0-9]*m", "", terminal.getvalue())
-    assert terminal.getvalue().isascii()
-    monkeypatch.undo()
     monkeypatch.setenv("FORCE_COLOR", "1")
     with tables.waiting("reading results.db"):
         pass
     assert tuple(capsys.readouterr()) == ("", "")
+
+
+def test_what_takes_long_says_what_it_does_on_a_terminal(terminal: io.StringIO) -> None:
+    with tables.waiting(f"reading {OBEYED}"):
+        pass
+    assert "- reading [31m2Jtxt.exe" in re.sub("\x1b\\[[0-9]*m", "", terminal.getvalue())
+    assert terminal.getvalue().isascii()
 
 
 def test_a_shell_is_told_how_to_complete() -> None:
