@@ -92,10 +92,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(module)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return layers.is_of_other_layers(collection_path, config) or None
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     layers.tell_worker(node)
@@ -119,7 +115,7 @@ def pytest_collection(session: pytest.Session) -> None:
     """
     number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if number and FOLDER in map(Path.absolute, map(Path, session.config.args)):
-        files = sorted(one for one in FOLDER.rglob("test_*.py") if not layers.is_of_other_layers(one, session.config))
+        files = sorted(FOLDER.rglob("test_*.py"))
         first = int(number) * len(files) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         for file in files[first:] + files[:first]:
             with suppress(Exception, pytest.skip.Exception):  # told when the file is collected
@@ -137,11 +133,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """A test that is marked alone has the GPU to itself; others share it."""
+    """A test that is marked alone has the GPU to itself, and others share it. The variable names the GPU."""
     if item.get_closest_marker("gpu") is None:
         yield
         return
-    with Path(tempfile.gettempdir(), f"tsm2-tune-gpu-tests-{os.getuid()}").open("a") as file:
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    with Path(tempfile.gettempdir(), f"tsm2-tune-gpu-tests-{os.getuid()}-{gpu}").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
         yield
 

@@ -59,7 +59,7 @@ def host_module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 OPS = {"c64": ("nn", "tn", "cn", "nc", "cc", "ct", "tx", "cx"), "f32": ("nn", "ttt")}
 
 
-@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.host)])
+@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.slow)])
 def module_of_all(
     tmp_path_factory: pytest.TempPathFactory, session_cache: None, request: pytest.FixtureRequest
 ) -> ModuleType:

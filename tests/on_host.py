@@ -28,13 +28,13 @@ def has_compiler() -> bool:
 
 
 ON_HOST = [
-    pytest.mark.host,
+    pytest.mark.slow,
     pytest.mark.usefixtures("session_cache"),
     pytest.mark.skipif(not has_compiler(), reason=f"no C++ compiler: none of {', '.join(COMPILERS)} in PATH"),
 ]
 
 IN_C = [  # for what is built of C
-    pytest.mark.host,
+    pytest.mark.slow,
     pytest.mark.usefixtures("toolchain", "session_cache"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]

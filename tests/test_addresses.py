@@ -87,7 +87,7 @@ def test_what_sqlalchemy_refuses_of_it_is_told() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["best", "show 1", "db check", pytest.param("--device cpu --shapes 8x8x8", marks=pytest.mark.host), "import"],
+    ["best", "show 1", "db check", pytest.param("--device cpu --shapes 8x8x8", marks=pytest.mark.slow), "import"],
 )
 def test_no_command_shows_it(command: str) -> None:
     name = f"postgresql:/u:{SECRET}@h/d"

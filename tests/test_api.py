@@ -19,7 +19,7 @@ from tests.fabricated import configuration, trial
 from tests.modules import loaded
 from tsm2_tune.generator.device.cards import PROFILES
 
-pytestmark = pytest.mark.usefixtures("no_driver")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_driver")]
 
 ROOT = Path(__file__).parents[1]
 PROBLEMS = (

@@ -147,7 +147,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path
         assert complaint in refused("space", "--audit", "--db", path)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_a_run_on_the_host_is_audited(path: Path) -> None:
     tuned = run(*TUNE, "--db", str(path), "--guidelines", "none")
     assert tuned.exit_code == 0, tuned.output

@@ -28,6 +28,8 @@ from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import OWN, SearchSpace, search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
+pytestmark = pytest.mark.slow
+
 NONE = Guidelines(0, 0, 0)
 TABLE_1 = {dtype: Guidelines(512, 2, reuse) for dtype, reuse in (("f32", 3.0), ("f64", 2.0), ("c128", 2.0))}
 SHAPES = {"f32": 10000, "c64": 8000, "f64": 8000, "c128": 6000}

@@ -51,6 +51,7 @@ def test_a_closed_stream_changes_no_exit_status(streams: str, command: str, stat
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
+@pytest.mark.slow
 def test_a_run_with_closed_streams_stores_its_trials(tmp_path: Path) -> None:
     """No file of it has the number of standard error, to which others write."""
     tuned = closed("<&- >&- 2>&-", *TUNE, "--db", "results.db", folder=tmp_path, module="tests.quick_command")

@@ -21,6 +21,8 @@ from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(__file__).parents[1] / "tsm2_tune"
 RUN = tuning_run()
 

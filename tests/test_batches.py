@@ -54,7 +54,7 @@ def test_a_family_computes_batches_or_single_products_and_is_probed_on_batches()
     assert many.batch > 2 * 16 * most > 0
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("session_cache")
 @pytest.mark.parametrize("text", ["3x3x3", "4x4x4", "5x2x7"])
 def test_a_product_has_the_same_bits_whatever_the_count_is(device: HostDevice, quick: Toolchain, text: str) -> None:
@@ -92,7 +92,7 @@ def test_a_product_has_the_same_bits_whatever_the_count_is(device: HostDevice, q
         buffer.free()
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("session_cache")
 @pytest.mark.parametrize(("ld", "stride"), [(8, 64), (8, 68), (8, 67), (9, 76), (12, 100)])
 @pytest.mark.parametrize("padding", [0, 1])

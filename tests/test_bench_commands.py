@@ -77,6 +77,7 @@ REFUSED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_driver")
 @pytest.mark.parametrize("line", re.findall(r"\S.*", REFUSED))
 def test_a_wrong_argument_is_refused_before_the_run(

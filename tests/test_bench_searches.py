@@ -80,6 +80,7 @@ TENTH = 0.1
 KNOWING = ("model", "model, other shapes", "model, own database alone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", SPACES)
 def test_a_tenth_of_the_trials_finds_98_percent_of_the_speed(text: str) -> None:
     rows = {row["problem"]: row for row in rows_in(FILE)}
@@ -148,6 +149,7 @@ def test_wrong_answers_are_no_times() -> None:
     assert unseen_tables.summary([of_unseen(plan_verified=False)], by_timing=True).x_search is None
 
 
+@pytest.mark.slow
 def test_hardly_any_product_is_slower_than_by_cublas_whole_pack_or_thinned(tmp_path: Path) -> None:
     for arguments in (["h100"], ["h200", "--unseen", redraw.UNSEEN_H200, "--unseen", redraw.UNSEEN_H200_LATER]):
         output = tmp_path / f"{arguments[0]}.json"

@@ -32,6 +32,8 @@ from tsm2_tune.tuner.results.trial import Binary, Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker.client import Attempt, Worker
 
+pytestmark = pytest.mark.slow
+
 # --- Whom it trusts ---
 
 
@@ -206,7 +208,7 @@ def test_a_cache_that_is_removed_all_the_time_ends_no_run(
     assert binary(writing_compiler, "afterwards").is_file()
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_a_binary_that_is_removed_before_it_is_loaded_is_no_verdict(support_path: str, tmp_path: Path) -> None:
     worker = Worker("cpu", lambda: support_path, limit_seconds=30.0)
     try:

@@ -34,6 +34,8 @@ from tsm2_tune.tuner.measure.l2_state import L2_SIZES, L2Flush
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import IN_FINALS, Cache, Final, Trial
 
+pytestmark = pytest.mark.slow
+
 RUN = tuning_run()
 TODAY, DIRTY_TODAY = (("tsm2",), BASIS), (("tsm2",), "today, dirty")
 

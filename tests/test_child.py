@@ -59,7 +59,7 @@ def isolated(*arguments: object, **options: object) -> subprocess.CompletedProce
     return python("-P", *arguments, env=environment, **options)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("session_cache", "toolchain")
 @pytest.mark.parametrize("script", [AT_ONCE, IN_A_POOL, EXAMINED], ids=["at once", "in a pool", "doctor"])
 def test_nothing_in_the_working_folder_runs(script: str, tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.results.store import Store
 
+pytestmark = pytest.mark.slow
+
 SMS = 132
 
 

@@ -22,7 +22,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.results.store import Store
 
-pytestmark = [pytest.mark.host, pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")]
 
 SMS, BLOCKS_PER_SM = 8, 2
 CEILINGS = Ceilings(4.0, 3.6, (("f32", 60.0), ("f64", 30.0), ("c64", 60.0)))  # GB/s and GFLOP/s, as of an emulation

@@ -19,7 +19,7 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.space.space import unfit
 
-pytestmark = pytest.mark.usefixtures("no_driver")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_driver")]
 
 V0 = "tsm2:version=v0,threads=32,columns=1,prefetch=1"
 

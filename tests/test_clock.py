@@ -34,7 +34,7 @@ LATE: dict[str, Any] = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurem
 SHORT, LONG = TimeLimits(120.0, 10.0), TimeLimits(120.0, 60.0)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("session_cache", "known_ceilings", "toolchain")
 @pytest.mark.parametrize("limit", ["--run-limit", "--compile-limit"])
 def test_a_larger_limit_tries_again_what_timed_out(limit: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_a_process_that_is_stopped() -> None:
     assert not is_stopped(process.pid)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("session_cache")
 def test_a_worker_that_is_stopped_past_its_limit_has_not_timed_out(
     worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch

@@ -27,7 +27,7 @@ from tsm2_tune.tuner.runs.events import Event, OfRun, RunEnded, TrialStored
 from tsm2_tune.tuner.runs.json_codec import encode
 from tsm2_tune.tuner.runs.messages import Failed
 
-pytestmark = [pytest.mark.usefixtures("session_cache", "toolchain"), pytest.mark.host]
+pytestmark = [pytest.mark.usefixtures("session_cache", "toolchain"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

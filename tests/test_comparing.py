@@ -34,6 +34,7 @@ from tsm2_tune.tuner.results.trial import Outcome
 pytestmark = pytest.mark.usefixtures("session_cache")
 
 
+@pytest.mark.slow
 def test_predict_tells_measured_and_predicted_gains() -> None:
     tuned, between, wide = predicted("h100", "5120x12x10240", "30000x12x5000", "12x30000x5000")
     assert (tuned["is_measured"], tuned["distance"], "measured" in tuned["reason"]) == (True, 0.0, True)
@@ -57,6 +58,7 @@ def test_predict_and_best_compare_with_the_same_routine(shape: str, op: str) -> 
     assert f"cublasSgemm {row.cublas_us:.1f} us" in found["reason"]  # by which the module decides
 
 
+@pytest.mark.slow
 def test_predict_never_names_a_longer_time_of_cublas_than_that_of_its_gemm() -> None:
     extents = (1, 8, 100, 10_000_000)
     problems = [Problem(m, n, k, dtype) for dtype in ("f32", "f64") for m, n, k in product(extents, repeat=3)]
@@ -99,6 +101,7 @@ def test_predict_names_the_nearest_shape_at_which_the_kernel_was_measured(shape:
     assert found["measured_at"] in {f"{one.m}x{one.n}x{one.k}" for one in kept}
 
 
+@pytest.mark.slow
 def test_predict_reads_what_it_has_found_before() -> None:
     predicted("h100", "30000x12x5000")
     script = (
@@ -158,7 +161,7 @@ def test_the_modules_kernel_and_launch_are_compared() -> None:
     assert candidates[0].launch.splits == 5  # no search tries so many
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_compare_times_what_the_module_chooses(
     path: Path, toolchain: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +191,7 @@ def test_compare_times_what_the_module_chooses(
     assert said.stdout.splitlines()[-1] == "64x2x64:f32: wrong: C[3, 1]"
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
     assert "no kernels are pretuned for cpu" in refused("compare", "--device", "cpu", "--shapes", "64x2x64")
     tuned_on_host(path, "64x2x64")

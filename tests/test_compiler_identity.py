@@ -65,6 +65,7 @@ def assert_stated(find: Callable[[], Toolchain], values: dict[str, str], monkeyp
         assert found.digest != plain.digest
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_variables_are_part_of_what_nvccs_results_rest_on(monkeypatch: pytest.MonkeyPatch) -> None:
     values = dict.fromkeys((*OF_NVCC, *OF_TEXTS), "-DA=1") | {"NVCC_CCBIN": "g++"}
@@ -94,7 +95,7 @@ def rests_on(toolchain: Toolchain) -> tuple[str, str, str]:
     return toolchain.version, toolchain.stated_flags, toolchain.extra_digest
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_variables_are_part_of_what_the_hosts_results_rest_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_stated(host_toolchain, dict.fromkeys((*OF_TEXTS, *OF_LINKERS), "/usr/lib/gcc/"), monkeypatch)
 
@@ -139,7 +140,7 @@ def edits_of(way: str, folder: Path) -> tuple[dict[str, str], Callable[[str], ob
     )
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.parametrize("way", ["response file", "script", "program", "subprogram", "header"])
 def test_files_read_by_the_host_compiler_are_in_its_identity(
@@ -174,7 +175,7 @@ def test_files_that_nvccs_variables_name_are_part_of_what_results_rest_on(
     assert (found[0] == found[2], found[0] == found[1]) == (True, False)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_a_wrapper_is_asked_with_the_compiler_that_it_wraps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = host_toolchain()
     ccache = tmp_path / "ccache"
@@ -186,7 +187,7 @@ def test_a_wrapper_is_asked_with_the_compiler_that_it_wraps(tmp_path: Path, monk
     assert found.flags == (plain.compiler, *plain.flags)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_what_is_no_compiler_of_cpp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for compiler in ("true", "gcc"):
         monkeypatch.setenv("CXX", compiler)
@@ -198,7 +199,7 @@ def test_what_is_no_compiler_of_cpp_is_refused(tmp_path: Path, monkeypatch: pyte
         assert "does not build a C++ library" in " ".join(found.output.split())
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_a_cache_that_runs_nothing_is_told(tmp_path: Path, disk: Disk) -> None:
     disk(tmp_path, f_flag=os.ST_NOEXEC)
     with pytest.raises(InputError, match=r"mounted noexec, .*: set XDG_CACHE_HOME"):

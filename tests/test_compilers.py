@@ -18,7 +18,7 @@ from tsm2_tune.tuner.compile import compiler
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 
-pytestmark = pytest.mark.usefixtures("no_driver")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_driver")]
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_the_vendor_is_timed_where_it_was_beside(store: Store, was_there: bool) 
     assert bool(repeated.final.vendor) == was_there
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain", "session_cache", "no_driver", "known_ceilings")
 def test_the_command_repeats_what_was_tuned_here(path: Path) -> None:
     shapes = [{"64x2x64": "64x2x64,96x2x64", "1": "2"}.get(one, one) for one in TUNE]
@@ -182,7 +182,7 @@ def test_the_exit_status_tells_of_changes(path: Path, store: Store, monkeypatch:
         assert [one["kept"] for one in told] == [True, False][: len(every)]
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain", "session_cache", "no_driver")
 def test_a_database_without_winners_here_is_refused(path: Path, store: Store) -> None:
     store.add_trial(RUN, stored_trial(A, SHAPE, 100.0))

@@ -57,6 +57,8 @@ from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies import exhaustive
 
+pytestmark = pytest.mark.slow
+
 
 def contenders(store: Store, winners: Sequence[BestRow], without: Any = None) -> Iterator[tuple[str, Problem]]:
     for one in contending(store, winners, lambda one: one.config.kernel_text != getattr(without, "kernel_text", "")):

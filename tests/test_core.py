@@ -32,7 +32,7 @@ STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all")
 FUZZ, CORPUS = Path(__file__).parent / "core_fuzz.c", Path(__file__).parent / "core_corpus.tar.xz"
 
-pytestmark = [pytest.mark.host, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tsm2_tune.runtime.choice.winners import MERGED_COLUMNS, MERGED_ROWS
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 
 pytestmark = [
-    pytest.mark.host,
+    pytest.mark.slow,
     pytest.mark.usefixtures("toolchain", "session_cache"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]

@@ -23,6 +23,8 @@ from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure, PairMeasured, TrialStored
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND, THIRD = KERNELS[:3]
 
 

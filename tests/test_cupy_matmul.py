@@ -19,6 +19,8 @@ from tests.recording_driver import recording
 from tests.shared_modules import fresh
 from tsm2_tune.generator.problem import Problem
 
+pytestmark = pytest.mark.slow
+
 OPS = ("ttt", "ntt", "tnt")  # ops of kernels with a row-major result
 RANDOM = np.random.default_rng(11)
 

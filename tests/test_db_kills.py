@@ -26,6 +26,8 @@ from tests.tampering import good_database, with_waste
 from tsm2_tune.tuner.results.maintenance import migration, vacuum
 from tsm2_tune.tuner.results.merge import importer
 
+pytestmark = pytest.mark.slow
+
 POINTS = 12  # of each command
 STEPS = 50  # steps of SQLite's virtual machine that count as one
 

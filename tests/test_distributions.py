@@ -19,6 +19,8 @@ import tsm2_tune
 from tests import installed
 from tests.processes import python
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tsm2_tune"
 BINARIES = "tsm2_tune/pretuned/cubins.tar.xz"  # only in the wheel

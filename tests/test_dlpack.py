@@ -21,6 +21,8 @@ from tests.recording_driver import recording
 from tests.shared_modules import fresh
 from tsm2_tune.generator.problem import Problem
 
+pytestmark = pytest.mark.slow
+
 # Arrays of a library that describes them by DLPack alone, as if the host's memory were a GPU's
 
 CUDA, CPU, MANAGED = 2, 1, 13

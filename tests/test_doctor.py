@@ -294,7 +294,7 @@ def fake_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return lambda what: monkeypatch.setenv("FAKE_GPU", what)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "spec", "states", "said"),
     [
@@ -316,7 +316,7 @@ def test_a_driver_is_asked_for_its_gpus(
     assert said in found[-1].text
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_the_driver_tells_the_other_probes(fake_driver: Callable[[str], None], nvcc: Nvcc, tool: Tool) -> None:
     """GPU 0 is taken, and nvcc is too new for its driver."""
     fake_driver("old")
@@ -333,7 +333,7 @@ def test_the_driver_tells_the_other_probes(fake_driver: Callable[[str], None], n
 # --- The host ---
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_the_hosts_compiler_compiles_a_line_that_runs() -> None:
     assert only(software.host_compiler(Question("cpu", "results.db"))).state is State.OK
 
@@ -375,7 +375,7 @@ def test_what_the_extras_bring_is_told() -> None:
 # --- This machine ---
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_this_host_can_tune(tmp_path: Path) -> None:
     found = run("doctor", "--device", "cpu", "--db", str(tmp_path / "results.db"))
     assert (found.exit_code, found.output.splitlines()[-1]) == (0, "tuning can run on this host")

@@ -94,7 +94,7 @@ extern "C" __global__ void k(const float *from, {name} *to, float *back, int cou
 """
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 def test_numbers_of_16_bits_are_rounded_to_the_nearest_even(toolchain: Toolchain, name: str) -> None:
     bits = np.arange(2**16, dtype=np.uint32)
@@ -130,7 +130,7 @@ def attempt(worker: Worker, toolchain: Toolchain, problem: Problem, edit: Callab
     return worker.attempt(Attempt(problem, Entry(binary.path, source.kernel, source.launch), (), seed=3, effort=ONCE))
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize("text", OTHERS)
 def test_a_right_kernel_is_accepted(worker: Worker, quick: Toolchain, text: str) -> None:
     result = attempt(worker, quick, Problem.parse(f"67x5x1301:{text}"), str)
@@ -159,7 +159,7 @@ BUGS = (
 )  # fmt: skip
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "original", "planted"), [bug[1:] for bug in BUGS], ids=[bug[0] for bug in BUGS])
 def test_a_wrong_kernel_is_rejected(
     worker: Worker, quick: Toolchain, dtype: str, original: str, planted: str
@@ -175,7 +175,7 @@ def test_a_wrong_kernel_is_rejected(
     assert result.outcome is Outcome.WRONG_RESULT, f"accepted: {result}"
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_a_complex_place_is_named_with_its_part(worker: Worker, quick: Toolchain) -> None:
     problem = Problem(31, 3, 97, "c64", "nn")
     result = attempt(worker, quick, problem, lambda text: text.replace("im += x.a.re * x.b.im;", ""))

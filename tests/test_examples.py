@@ -10,6 +10,8 @@ import pytest
 
 from tests.processes import python
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 QUICKLY = ("-m", "tests.quick_script")
 
@@ -21,7 +23,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return python(*command, cwd=ROOT, env=environment)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_the_api_tunes_exports_and_multiplies() -> None:
     ended = run(*QUICKLY, "examples/api.py", "--device", "cpu", "--shapes", "128x4x64", "--trials", "1")
@@ -35,7 +37,7 @@ def test_the_api_tunes_exports_and_multiplies() -> None:
     assert (refused.returncode, refused.stderr) == (1, "shape '128x4': expected MxNxK, such as 20480x16x20480\n")
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_shortest_paths_are_those_of_scipy() -> None:
     pytest.importorskip("scipy", reason="SciPy is not installed: pip install scipy")

@@ -267,7 +267,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path
     return path
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_missing_pairs_are_measured_here(tuned: Path, path: Path, tmp_path: Path) -> None:
     path.write_bytes(tuned.read_bytes())
     command = ("export", "--db", str(path), "--within", "900%", "--format", "module", "--output")
@@ -294,7 +294,7 @@ def test_missing_pairs_are_measured_here(tuned: Path, path: Path, tmp_path: Path
     assert (tmp_path / "again.py").read_text() == (tmp_path / "best_kernels.py").read_text()
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_was_measured(tuned: Path, path: Path, tmp_path: Path) -> None:
     path.write_bytes(tuned.read_bytes())
     script = (

@@ -45,6 +45,8 @@ from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
+pytestmark = pytest.mark.slow
+
 LIMIT_SECONDS = 400  # limit of a process with a module on a GPU: libraries compile kernels of their own
 
 

@@ -29,6 +29,8 @@ from tests.shared_modules import fresh
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.module import packed
 
+pytestmark = pytest.mark.slow
+
 HOST = host_run()
 
 # The module's choice

@@ -294,7 +294,7 @@ def test_the_short_way_does_not_read_them_either(splitting: Any) -> None:
     assert len(splitting.driver.launches) == 3
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 @pytest.mark.parametrize("beta", [0, 0.5])
 def test_on_the_host_a_nan_does_not_reach_out(host_module: ModuleType, beta: float) -> None:

@@ -177,7 +177,7 @@ def by(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.host)])
+@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.slow)])
 def of_one(
     tmp_path_factory: pytest.TempPathFactory, session_cache: None, by: str, request: pytest.FixtureRequest
 ) -> ModuleType:

@@ -23,6 +23,8 @@ from tests.shared_modules import fresh
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def of_two_types(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:

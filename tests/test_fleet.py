@@ -36,7 +36,7 @@ from tsm2_tune.tuner.runs.events import (
 )
 from tsm2_tune.tuner.runs.signals import Stopped
 
-pytestmark = [pytest.mark.usefixtures("session_cache"), pytest.mark.host]
+pytestmark = [pytest.mark.usefixtures("session_cache"), pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)

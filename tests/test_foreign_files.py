@@ -34,6 +34,8 @@ from tsm2_tune.generator.source import digest_of
 from tsm2_tune.tuner.results.storage import schema_versions, sqlite
 from tsm2_tune.tuner.results.store import Store
 
+pytestmark = pytest.mark.slow
+
 C128 = configuration(128)
 TABLES = ("csv", "json", "markdown", "latex")
 

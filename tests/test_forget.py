@@ -18,6 +18,8 @@ from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
 from tsm2_tune.tuner.search.resume import Retries
 from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
+pytestmark = pytest.mark.slow
+
 RUN, LATER = tuning_run(), tuning_run(started_at="2026-02-02T00:00:00+00:00")
 ELSEWHERE = tuning_run("NVIDIA H100", started_at="2026-02-02T00:00:00+00:00")
 FAILED: dict[str, Any] = {"verdict": None, "measurement": None, "resources": None}

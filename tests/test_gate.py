@@ -18,6 +18,8 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 
+pytestmark = pytest.mark.slow
+
 NAME = "ism2:optimisation=1,threads=32,columns=2,prefetch=4,row_tiles=2"
 LINE = f"{NAME} 181x5x67:f64"
 

@@ -13,7 +13,7 @@ from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.problem import COLUMN_MAJOR, DTYPES, FMA_DTYPES, Problem
 from tsm2_tune.tuner.results.trial import Outcome
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.slow
 
 
 def fours(op: str = "nn", buffers: int = 1) -> GemmConfig:

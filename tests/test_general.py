@@ -18,7 +18,7 @@ from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Outcome
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.slow
 
 EACH = [(dtype, "nn") for dtype in FMA_DTYPES]
 OTHERS = [("f64", "tnt"), ("f64", "ntt"), ("f32", "ttt"), ("c64", "jxt")]

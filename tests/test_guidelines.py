@@ -21,7 +21,7 @@ SQUARE = Problem(4096, 4096, 4096, "f32")
 CARDS = (PROFILES["h200"], PROFILES["s2050"])
 NONE = {"min_threads_per_sm": 0, "min_blocks_per_sm": 0, "min_reuse": 0, "min_line_bytes": 0}
 
-pytestmark = pytest.mark.usefixtures("no_driver")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_driver")]
 
 
 def kept(family: str, guidelines: str) -> int:

@@ -173,6 +173,7 @@ def passing(change: Callable[[Any, str, Column[Any] | None], Iterable[Any]]) -> 
 MISSING = object()
 
 
+@pytest.mark.slow
 def test_a_wrong_member_of_a_record_is_refused() -> None:
     def wrong(_: Any, name: str, column: Column[Any] | None) -> Iterable[Any]:
         return written_in_json(NO_COLUMNS.get(name, ODD_MEMBERS) if column is None else (*wrong_of(column), [], {}))

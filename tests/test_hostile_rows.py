@@ -204,6 +204,7 @@ def ask(command: str, path: Path) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", by_layer(READERS))
 def test_a_value_outside_its_domain_is_refused_where_it_is_read(command: str, victim: Path) -> None:
     """Each column has one of its wrong values, for each command another one."""
@@ -222,6 +223,7 @@ def test_a_value_outside_its_domain_is_refused_where_it_is_read(command: str, vi
     assert passed == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", by_layer(FOLLOWING))
 def test_a_value_that_contradicts_others_is_refused(command: str, victim: Path) -> None:
     passed = set[str]()

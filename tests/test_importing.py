@@ -37,7 +37,7 @@ from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Outcome, TimeLimits, Trial, Verdict
 
-pytestmark = pytest.mark.usefixtures("session_cache")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session_cache")]
 
 
 def test_both_ways_there_is_the_same_union_and_a_search_goes_on_with_it(two_databases: tuple[Path, Path]) -> None:

@@ -42,6 +42,7 @@ FIRST: Times = {C128: 500.0, C256: 515.0}
 SECOND: Times = {C128: 530.0, C256: 510.0}
 
 
+@pytest.mark.slow
 def test_a_copy_of_before_changes_nothing_in_whatever_order(tmp_path: Path) -> None:
     """In one of them a trial was forgotten."""
     whole, before, less = paths = [tmp_path / f"{name}.db" for name in ("whole", "before", "less")]

@@ -10,6 +10,8 @@ import tsm2_tune
 from tests.command import loaded_modules
 from tsm2_tune.cli import COMMANDS, RESULTS
 
+pytestmark = pytest.mark.slow
+
 PACKAGE = Path(tsm2_tune.__file__).parent
 ALLOWED = {  # what each folder may import
     "errors": set[str](),

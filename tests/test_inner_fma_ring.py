@@ -28,6 +28,8 @@ from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
+pytestmark = pytest.mark.slow
+
 H200 = PROFILES["h200"]
 
 

@@ -22,6 +22,8 @@ from tsm2_tune.tuner.compile.compiler import Toolchain, kill_running
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 
+pytestmark = pytest.mark.slow
+
 INTERRUPTED, COMPILE_FAILED, TIMED_OUT = Outcome.INTERRUPTED, Outcome.COMPILE_FAILED, Outcome.TIMED_OUT
 
 
@@ -53,7 +55,7 @@ def test_a_compiler_that_crashes_refuses_the_text(name: str, tmp_path: Path) -> 
     assert failed == CompileFailure(COMPILE_FAILED, f"killed by SIG{name}, without a message")
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["KILL", "TERM", "XFSZ", "SEGV"])
 @pytest.mark.parametrize("part", ["cc1plus", "as", "collect2"])
 def test_the_systems_compiler_tells_how_its_parts_ended(

@@ -25,7 +25,7 @@ from tests.kills import LEASE_SECONDS, Place, asked, has_trials
 from tests.on_host import has_compiler
 
 pytestmark = [
-    pytest.mark.host,
+    pytest.mark.slow,
     pytest.mark.skipif(not has_compiler(), reason="no C++ compiler"),
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
 ]

@@ -28,7 +28,9 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.search.ladder import in_turns, rungs
 
-ON_HOST = pytest.mark.host
+pytestmark = pytest.mark.slow
+
+ON_HOST = pytest.mark.slow
 
 H200 = PROFILES["h200"]
 

@@ -36,7 +36,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.module import packed as packed_lines
 
-pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.packs_of_everything import before_a_driver, modules_of_everything, pr
 from tests.random_calls import odd_product, of_cupy, outcome, random_product, tensor
 from tests.threads_on_gpu import in_threads
 
-pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 
 def served(both_modules: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any, context: int) -> set[Any]:

@@ -33,6 +33,8 @@ from tsm2_tune.tuner.verify.winner_calls import EMULATED, calls_for
 from tsm2_tune.tuner.worker.client import Worker
 from tsm2_tune.tuner.worker.protocol import FullVerification, Run
 
+pytestmark = pytest.mark.slow
+
 TSMR = StreamAFmaConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
 TSMT = InnerFmaConfig(128, 32, 32, 8, 8, step=4, stages=2, splits=16, min_blocks=1)
 STAGED = StagedDmmaConfig(
@@ -116,7 +118,7 @@ RIGHT = (
 )
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize(("config", "dtype", "op"), RIGHT, ids=lambda one: getattr(one, "family", one))
 def test_a_kernel_is_right_with_other_splits(
     worker: Worker, quick: Toolchain, config: KernelConfig, dtype: str, op: str

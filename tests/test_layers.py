@@ -1,4 +1,4 @@
-"""Each test is of one layer, and three seeds have all planted bugs."""
+"""Each test is of one layer, and the parts together have every slow test once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tsm2_tune.generator.problem import Problem
 BUG = Bug("none", Tsm2Config("v0", 32, 1, 1), Problem(8, 8, 8, "f32"), "", "", TRIAL)
 
 
-def item_of(*marks: str, path: str = "tests/test_problem.py", fixtures: Any = (), **params: Any) -> Any:
+def item_of(*marks: str, number: int = 0, fixtures: Any = (), **params: Any) -> Any:
     """Return a fake of a collected test."""
     added: list[str] = []
     return SimpleNamespace(
-        nodeid=f"{path}::test_something", fixturenames=fixtures, callspec=SimpleNamespace(params=params),
+        nodeid=f"tests/test_problem.py::{number}", fixturenames=fixtures, callspec=SimpleNamespace(params=params),
         iter_markers=lambda: [SimpleNamespace(name=mark) for mark in marks], add_marker=added.append,
         get_closest_marker=lambda name: name if name in added else None,
     )  # fmt: skip
@@ -29,24 +29,32 @@ def item_of(*marks: str, path: str = "tests/test_problem.py", fixtures: Any = ()
     ("test", "layer"),
     [
         (item_of(), "unit"),
-        (item_of(path=min(layers.SLOW)), "slow"),
         (item_of("slow"), "slow"),
-        (item_of("host"), "host"),
-        (item_of(fixtures=["worker", "toolchain"]), "host"),
-        (item_of("host", bug=BUG), "planted"),
-        (item_of("gpu", bug=BUG), "gpu"),
+        (item_of(fixtures=["worker", "toolchain"]), "slow"),
+        (item_of(bug=BUG), "slow"),
+        (item_of("gpu", "slow", bug=BUG), "gpu"),
     ],
 )
-def test_a_test_is_of_the_first_layer_that_fits(test: Any, layer: str) -> None:
+def test_a_test_is_of_one_layer(test: Any, layer: str) -> None:
     assert layers.layer_of(test) == layer
 
 
-def test_three_seeds_have_all_planted_bugs_and_each_has_its_own() -> None:
+def test_the_parts_have_every_slow_test_once_and_all_other_tests() -> None:
+    parts, others = [], [item_of(), item_of("gpu")]
     hook = SimpleNamespace(pytest_deselected=lambda items: None)
-    thirds = []
-    for seed in range(3):
-        items = [*(item_of(path=f"tests/test_{number}.py", bug=BUG) for number in range(300)), item_of()]
-        layers.put_in_layers(SimpleNamespace(option=SimpleNamespace(third_of_planted=seed), hook=hook), items)  # type: ignore[arg-type]
-        thirds.append({item.nodeid for item in items[:-1]})
-        assert 70 < len(thirds[-1]) < 130
-    assert sum(map(len, thirds)) == len(set.union(*thirds)) == 300
+    for number in range(4):
+        items = [*(item_of("slow", number=number) for number in range(400)), *others]
+        option = SimpleNamespace(part=layers.part(f"{number + 8}/4"), markexpr="")
+        config: Any = SimpleNamespace(option=option, hook=hook)
+        layers.put_in_layers(config, items)
+        assert items[-2:] == others
+        assert layers.header(config)[1] == f"slow tests: part {number} of 0 to 3"
+        parts.append({item.nodeid for item in items[:-2]})
+        assert 70 < len(parts[-1]) < 130
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 400
+
+
+@pytest.mark.parametrize("text", ["", "3", "3/0", "-1/8", "a/8"])
+def test_a_part_is_a_number_and_a_count(text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        layers.part(text)

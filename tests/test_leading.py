@@ -23,6 +23,8 @@ from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, PriorTrials
 from tsm2_tune.tuner.search.strategies.model import FIRST, LEADING, Model
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, TrialResult
 
+pytestmark = pytest.mark.slow
+
 R = Problem(20480, 5, 20480, "f32")
 SPACE = search_space(R, PROFILES["h200"], families=["stream_a_fma"])
 ORDERED = list(ordered(SPACE, 0, candidate_times_us)[: 3 * FIRST])

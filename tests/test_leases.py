@@ -141,6 +141,7 @@ class Tuning:
     recorded: dict[Problem, str | None] = field(default_factory=dict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_leases_are_those_of_a_plain_computation(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance, machine, plain, runs = random.Random(seed), Machine(), Plain(), list[Tuning]()

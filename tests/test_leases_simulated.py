@@ -237,6 +237,7 @@ class World(Database):
 CONFIGS = [configuration(32 * (1 + number)).text for number in range(CONFIGURATIONS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("is_mild", "deaths"),
     [(True, 500), (False, 1_000), *(pytest.param(one, 5_000, marks=pytest.mark.slow) for one in (True, False))],

@@ -14,7 +14,7 @@ from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, Times
 from tsm2_tune.tuner.packs.left_out import left_out, with_gain_errors
 
-pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 
 def test_a_shape_is_predicted_without_its_measurements() -> None:

@@ -228,7 +228,7 @@ def test_a_run_ends_in_the_next_two_commands_as_they_are_typed(
     ]
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 def test_first_line_waits_for_no_compiler(tmp_path: Path) -> None:
     hanging = tmp_path / "c++"

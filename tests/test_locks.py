@@ -75,6 +75,7 @@ except DeviceError as error:
         pass
 
 
+@pytest.mark.slow
 def test_a_lock_ends_with_its_process() -> None:
     """Even if it is killed."""
     text = """

@@ -47,6 +47,7 @@ def test_every_class_has_bugs_in_several_families_and_types() -> None:
     assert types >= {"f32", "f64", "c64", "c128", "bf16", "f16", "tf32", "minplus_f32"}
 
 
+@pytest.mark.slow
 def test_a_kernel_on_one_line_has_each_bug_at_the_same_place() -> None:
     for bug in bugs():
         text = code(render(bug.problem, bug.config).text)

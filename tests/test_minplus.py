@@ -27,7 +27,7 @@ from tsm2_tune.tuner.verify.checks import Check, checks_of
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 from tsm2_tune.tuner.verify.verdict import compare, prepare
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.slow
 
 DTYPES = ("minplus_f32", "minplus_f64")
 

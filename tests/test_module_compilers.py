@@ -183,7 +183,7 @@ def test_what_either_compiler_says_is_told(compilers: Any, tmp_path: Path, monke
         compilers.compiled_here(TEXT, 32, "sm_11")
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("source", ["int nothing;\n", "int nvrtcCreateProgram() { return 1; }\n"])
 def test_an_nvrtc_that_does_not_compile_it_is_not_the_last(
@@ -204,7 +204,7 @@ FAILURES = {
 }
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_nvcc", "no_wheels")
 def test_nvrtc_is_asked_for_a_width_and_an_architecture_and_its_failures_are_told(
     compilers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -74,7 +74,7 @@ def test_the_mount_that_a_file_is_on_decides(
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param("--device cpu --shapes 16x1x16 --db {new}", marks=pytest.mark.host),
+        pytest.param("--device cpu --shapes 16x1x16 --db {new}", marks=pytest.mark.slow),
         "import {remote} --db {new}",
         "import {local} --db {remote}",
         "forget 1 --db {remote}",

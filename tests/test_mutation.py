@@ -26,6 +26,8 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.worker.client import Worker
 
+pytestmark = pytest.mark.slow
+
 SIMPLE = Subject(Tsm2Config("v3", 64, 8, 6), Problem(128, 8, 256, "f64", "nn"))
 SPLIT = Subject(
     StreamAFmaConfig(64, 1, 4, 8, 4, splits=3, row_tiles=1, min_blocks=1), Problem(512, 4, 256, "f32", "nn")
@@ -79,13 +81,13 @@ def test_an_argument_is_of_a_line_that_some_template_has() -> None:
     assert {line.partition(" | ")[0] for line in single()} <= names
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_a_kernel_that_adds_up_what_it_has_scaled_is_right(worker: Worker, quick: Toolchain) -> None:
     path = compiled(text_of(SCALED_FIRST).source, SCALED_FIRST, quick, SCALED_FIRST.problem.index_bits)
     assert verified(worker, SCALED_FIRST, path).outcome is Outcome.OK
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize(("subject", "operator", "was", "becomes", "judged"), FIXED)
 def test_a_mutant_is_judged(
     bench: Bench, subject: Subject, operator: str, was: str, becomes: str, judged: Judged

@@ -24,6 +24,8 @@ from tsm2_tune.tuner.results.storage import postgresql as servers
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 
+pytestmark = pytest.mark.slow
+
 # Options of connections in these tests: limits as short as Linux permits.
 # Options of connections in these tests: limits as short as Linux permits.
 SHORTER = {"connect_timeout": "2", "keepalives_idle": "1", "keepalives_interval": "1", "keepalives_count": "2",

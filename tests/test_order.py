@@ -27,6 +27,8 @@ from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import SearchSpace, rules_of, search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
+pytestmark = pytest.mark.slow
+
 H200 = PROFILES["h200"]
 R = Problem(20480, 8, 20480, "f32")
 CARDS = {**PROFILES, "sms128": replace(H200, sms=128, compute_capability=(8, 9))}

@@ -104,7 +104,7 @@ def test_means_and_shares_need_gains() -> None:
         *(({"dtype": one}, "`pack` needs a GPU") for one in ("float32", "F32", np.float32, ["f64", np.float32])),
     ],
 )
-@pytest.mark.host
+@pytest.mark.slow
 def test_arguments_are_checked(tmp_path: Path, arguments: dict[str, object], words: str) -> None:
     named = {"output": "a.jsonl", "device": "cpu"} | arguments
     named |= {name: tmp_path / str(value) for name, value in named.items() if name in ("output", "db")}
@@ -118,7 +118,7 @@ def test_kinds_are_told_by_the_extents() -> None:
     assert [kind_of(Problem.parse(f"{shape}:f32")) for shape in shapes] == ["R", "T", "wide"]
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_a_pack_is_tuned_continued_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that takes 100 us for each problem, where cuBLAS takes 200."""

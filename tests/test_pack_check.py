@@ -25,7 +25,7 @@ from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
-pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 PARTS = [(kind, "f32") for kind in ("R", "L", "vector", "wide")]
 HERE, OTHER = "NVIDIA H200", "NVIDIA H100 80GB HBM3"

@@ -13,7 +13,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain, watching
 from tsm2_tune.tuner.worker.client import Worker
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 
-pytestmark = pytest.mark.usefixtures("session_cache")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session_cache")]
 
 FAMILIES = ("tsm2", "ism2")
 SECRET = "hunter2"

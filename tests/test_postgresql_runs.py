@@ -74,7 +74,7 @@ def two_devices() -> list[Target]:
     return [replace(host, identity=replace(host.identity, uuid=f"pretended {at}")) for at in range(2)]
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("session_cache", "toolchain")
 def test_members_wait_for_an_unreachable_server_at_start(
     server: TestServer, address: str, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +109,7 @@ def test_members_wait_for_an_unreachable_server_at_start(
     server.start()
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain")
 def test_several_runs_begin_only_where_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[object]()

@@ -21,6 +21,8 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results import insert
 from tsm2_tune.tuner.results.store import Store
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("tsm2",)
 WRITERS, FINALS = 4, 3

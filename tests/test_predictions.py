@@ -18,7 +18,7 @@ from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.tuner.packs.core_pack import DeviceRates
 
-pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 SPLIT = Tiling(8, 256, 8, 16, 0, 1.03), Launch(64, 256, 4096, 8, splits=13)
 LOOPING = Tiling(6, 128, 0, 64, 0, 1.03), Launch(128, 512, 4096, 0)

@@ -39,6 +39,8 @@ from tsm2_tune.tuner.results.merge import text_database
 from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.store import Store
 
+pytestmark = pytest.mark.slow
+
 CONFIG, SKINNY = configuration(128, 2, 1), Problem(6, 2, 3, "f32")  # the program's product
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")
 OTHER = Problem(600, 2, 300, "f64")
@@ -83,7 +85,7 @@ def test_a_card_has_its_own_text_and_another_one_its_sisters() -> None:
     assert pretuned.for_card("NVIDIA A100", "8.0") is None
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("session_cache")
 @pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
 def test_the_bench_verifies_winners_searches_nothing_and_writes_the_text(tmp_path: Path) -> None:
@@ -258,7 +260,7 @@ OTHER_CARD = f"no kernels are pretuned for {GPU}, nor for another GPU of compute
 UNVERIFIED = f"no kernel that was measured on {GPU} is verified in full yet: {LEFT}"
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     ("changes", "lines", "launched"),
@@ -286,7 +288,7 @@ def test_a_program_gets_what_was_verified_in_full_and_nothing_else(
         assert (again.returncode, launches(again), again.stderr) == (0, 3, "")
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @needs_compiler
 def test_a_program_runs_with_the_kernels_of_a_text(fakes: Path, texts: Path, toolkit: Path) -> None:
     named = ("pretuned:card", str(texts / "card.jsonl"))
@@ -298,7 +300,7 @@ def test_a_program_runs_with_the_kernels_of_a_text(fakes: Path, texts: Path, too
     assert done.stderr.startswith("Error: unknown 'pretuned:other'")
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @needs_compiler
 def test_without_a_compiler_or_a_gpu_the_program_runs_as_it_is(
     fakes: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -320,7 +322,7 @@ def test_without_a_compiler_or_a_gpu_the_program_runs_as_it_is(
         assert done.stderr == f"no GPU to use (no CUDA driver: libcuda.so.1 not found): {LEFT}\n"
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @needs_compiler
 def test_a_damaged_text_is_refused_in_a_sentence(texts: Path, fakes: Path, toolkit: Path) -> None:
     text = (texts / "card.jsonl").read_text()

@@ -16,6 +16,7 @@ TRANSCRIPTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_driver")
 @pytest.mark.parametrize("path", TRANSCRIPTS)
 def test_commands_print_what_their_transcripts_say(

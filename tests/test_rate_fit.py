@@ -15,7 +15,7 @@ from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.tuner.export.kernel_sets.rate_fit import PRIOR_ARITHMETIC, fitted
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 
-pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 TILING, LAUNCH = Tiling(2, 12, 32, 96, 0, 1.03), Launch(256, 12, 4096, 32, splits=132)
 WON = (12, 32, 100_000)

@@ -20,6 +20,8 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results.merge.serializer import HEAD, SOURCE_DIGITS
 
+pytestmark = pytest.mark.slow
+
 CONFIG, PROBLEM = "ism2:optimisation=1,threads=32,columns=2,prefetch=4,row_tiles=2", "181x5x67:f64"
 Edit = Callable[[str], str]
 

@@ -191,7 +191,7 @@ def test_every_header_is_in_a_kernel() -> None:
     assert [name for name in HEADERS if header(name) not in texts] == ["fma_chains.cuh"]  # of the tuner's own kernels
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEADERS)
 def test_a_header_stands_alone(name: str, toolchain: Toolchain, tmp_path: Path) -> None:
     """With what it includes, as an editor opens it: here before the host's compiler."""

@@ -50,6 +50,7 @@ def test_each_group_keeps_the_same_share() -> None:
     assert bounds.first_of_each(groups, 1000) == [one for group in groups for one in group]
 
 
+@pytest.mark.slow
 def test_a_page_of_thousands_of_trials_has_a_few_megabytes(own: Contents) -> None:
     """No two of them have the same texts, times or tunables; half of them failed, with a long message."""
     problems = [Problem(1024 * at, 8, 4096, "f32") for at in range(1, 121)]

@@ -15,6 +15,8 @@ import tsm2_tune
 from tests.fabricated import tuning_run
 from tests.reported import DETAIL, DEVICE, OTHER, hostile_run, long_names, tried
 
+pytestmark = pytest.mark.slow
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 READY_MS = 120_000  # on a busy machine
 COPIES = """() => {

@@ -12,7 +12,7 @@ from tsm2_tune.tuner.results.trial import Outcome
 SUBJECTS = stored()
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[f"{one.config.text} {one.problem.text}" for one in SUBJECTS])
 def test_a_kernel_is_right(try_kernel: TryKernel, subject: Subject) -> None:
     result = try_kernel(subject.config, subject.problem, lambda text: text, probes=True)

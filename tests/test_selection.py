@@ -14,6 +14,8 @@ from tsm2_tune.api.selection import selected
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.store import Store
 
+pytestmark = pytest.mark.slow
+
 R = "20480x16x20480"
 PROBLEMS = Problem.parse(f"{R}:f32"), Problem.parse(f"{R}:f64"), Problem(10**7, 8, 8, "f32")
 

@@ -83,6 +83,7 @@ def triggers(_: str) -> Iterator[tuple[str, ...]]:
         yield (f"DROP TABLE {table.name} CASCADE",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [columns, types, keys, triggers])
 def test_altered_tables_are_refused(filled: str, kind: Callable[[str], Iterator[tuple[str, ...]]]) -> None:
     engine, refused = create_engine(filled), dict[tuple[str, ...], str]()

@@ -25,6 +25,8 @@ from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.space import has_configurations, looked_at, pruned, rules_of, search_space
 from tsm2_tune.generator.space.tunables import declared
 
+pytestmark = pytest.mark.slow
+
 H200 = PROFILES["h200"]
 R = Problem(20480, 16, 20480, "f32")
 R64 = Problem(20480, 16, 20480, "f64")

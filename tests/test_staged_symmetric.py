@@ -17,7 +17,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.slow
 
 
 def product(

@@ -160,7 +160,7 @@ def test_what_must_be_whole_is_ended_first_and_nohup_is_obeyed() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.usefixtures("session_cache", "toolchain")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_run_ends_with_the_sentence_of_ctrl_c(

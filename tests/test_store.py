@@ -126,6 +126,7 @@ def compare(store: Store, plain: Plain) -> None:
         assert list(history.fastest_of_older()) == plain.fastest_of_older(device, problem, basis)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_winners_and_histories_are_those_of_a_plain_computation(seed: int, path: Path) -> None:
     chance, plain, devices = random.Random(seed), Plain(), set[str]()
@@ -322,6 +323,7 @@ def test_the_vendors_times_go_with_the_last_trial_of_their_final(store: Store, p
             assert plain_sql(path, f"SELECT count(*) FROM {table}") == [(rows,)]
 
 
+@pytest.mark.slow
 def test_no_assert_of_the_package_does_work() -> None:
     """`python -O` leaves asserts out."""
     for path in (Path(tsm2_tune.__file__).parent).rglob("*.py"):

@@ -57,7 +57,7 @@ from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, FinalTimes, Worker
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
-pytestmark = pytest.mark.usefixtures("no_driver")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_driver")]
 WITHIN = ("export", "--output", "-", "--within", "20%", "--no-measure", "--dtype", "f32")
 MODULE = ("export", "--output", "-", "--no-binaries", "--format", "module")
 READS: tuple[tuple[str, ...], ...] = (

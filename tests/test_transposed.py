@@ -17,6 +17,8 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.search import spaces as planned
 from tsm2_tune.tuner.search.spaces import spaces
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("op", "other"), [("nn", "ttt"), ("ttt", "nn"), ("tn", "tnt"), ("ntt", "nt"), ("cn", "tjt"), ("jtt", "nc")]

@@ -35,7 +35,7 @@ from tsm2_tune.tuner.results.merge.serializer import LINES
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Verdict
 
-pytestmark = pytest.mark.usefixtures("session_cache")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session_cache")]
 
 RUN = replace(tuning_run(), sms=132)
 SHAPES = tuple(Problem(20480, n, 20480, "f32") for n in (8, 16, 32))

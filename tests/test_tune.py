@@ -35,7 +35,7 @@ from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, TrialResult
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.slow
 
 PROBLEM = Problem(64, 2, 64, "f32")
 

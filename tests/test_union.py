@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tsm2_tune.tuner.results import logical_clock
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, part_of, union
@@ -178,6 +180,7 @@ def broken(seed: int) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_union_is_commutative_associative_and_idempotent() -> None:
     assert {seed: laws for seed in range(TRIPLES) if (laws := broken(seed))} == {}
 

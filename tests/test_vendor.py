@@ -76,7 +76,7 @@ def operands_of(host: HostDevice, support_path: str, problem: Problem) -> Operan
     return Operands(host, Support(host, support_path, problem.dtype_name), problem, index_bits=problem.index_bits)
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PRODUCTS, ids=lambda problem: problem.text)
 def test_both_compute_the_product_of_the_operands(
     monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_path: str, problem: Problem
@@ -93,7 +93,7 @@ def test_both_compute_the_product_of_the_operands(
     assert [fake.open_objects() for fake in fakes] == [0, 0]
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["5x5x70:f64:tx", "5x5x70:f32:nxt", "5x5x70:c128:cx", "5x5x70:c64:jxt"])
 @pytest.mark.parametrize("missing", [0, 1])
 def test_half_of_a_symmetric_product_is_compared_as_all_of_it(
@@ -109,7 +109,7 @@ def test_half_of_a_symmetric_product_is_compared_as_all_of_it(
     vendor.close()
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -164,7 +164,7 @@ def time_finalists(host: HostDevice, support_path: str, quick: Toolchain) -> Cal
     return asked
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_a_final_has_the_vendor_beside_the_finalists(
     monkeypatch: pytest.MonkeyPatch, time_finalists: Callable[..., Any]
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_final_has_the_vendor_beside_the_finalists(
     assert time_finalists(vendor=False).vendor == ()
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cublas", "cublaslt", "measured", "trouble"),
     [
@@ -205,7 +205,7 @@ def test_what_the_vendor_declines_never_fails_the_final(
     assert found.vendor_trouble == (f"{trouble} answers 15 (not supported)" if trouble else "")
 
 
-@pytest.mark.host
+@pytest.mark.slow
 def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours_and_its_fault_is_theirs(
     monkeypatch: pytest.MonkeyPatch, time_finalists: Callable[..., Any]
 ) -> None:

@@ -41,6 +41,8 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound, FinalTimes
 
+pytestmark = pytest.mark.slow
+
 TODAY = ("tsm2", "ism2"), BASIS
 VERSIONS = (("cuBLAS", 130100), ("cuBLASLt", 130100))
 GEMM, LT = vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3")

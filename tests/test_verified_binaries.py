@@ -69,6 +69,7 @@ def test_a_binary_of_the_verified_machine_code_is_exported(tmp_path: Path, toolk
     assert (code, binaries) == (0, [fake_binary()] * len(INDEX_BITS)), said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "binary"), [(FAKE_CODE, OTHER), (FAKE_CODE, b"\x7fELF"), (None, fake_binary())])
 def test_what_nobody_verified_is_refused_by_kernel(
     tmp_path: Path, toolkit: Path, code: str | None, binary: bytes

@@ -30,6 +30,7 @@ def test_a_budget_may_have_a_unit() -> None:
     assert {typed: Seconds(min=0).convert(typed, None, None) for typed in seconds} == seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("best",), ("db", "check"), ("report",), ("quarantine",), ("db", "vacuum")])
 def test_a_database_may_be_an_argument(
     command: tuple[str, ...], database: str, monkeypatch: pytest.MonkeyPatch

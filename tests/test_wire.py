@@ -73,7 +73,7 @@ both_ways = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @both_ways
 def test_messages_come_back_the_same(made: Any, kinds: tuple[type, ...]) -> None:
     every = list(made())
@@ -86,7 +86,7 @@ def test_messages_come_back_the_same(made: Any, kinds: tuple[type, ...]) -> None
             assert again == message
 
 
-@pytest.mark.host
+@pytest.mark.slow
 @both_ways
 def test_anything_else_is_refused(made: Any, kinds: tuple[type, ...]) -> None:
     """Replace each value of each message by odd ones: whatever is accepted has the types of its fields."""

@@ -111,6 +111,7 @@ def test_what_serves_fewer_shapes_comes_after_what_serves_more() -> None:
     assert (first.kernels, first.served, first.worst) == (("k",), 2, 3.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.config_type.launch_tunables()])
 def test_a_kernel_of_every_family_may_be_started_in_several_ways(name: str) -> None:
     every = islice(FAMILIES[name].configurations(), 0, 3000, 100)

@@ -21,6 +21,8 @@ from tsm2_tune.tuner.export.kernel_sets.pair_timing import Bench, Narrowed, Sear
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search.options import Options
 
+pytestmark = pytest.mark.slow
+
 
 def searched(
     store: Store, device: Simulated, within: float, problems: list[Problem] = SHAPES

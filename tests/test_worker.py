@@ -40,7 +40,7 @@ from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker import time_limit
 from tsm2_tune.tuner.worker.client import Attempt, FinalRound, Worker, WorkerError
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.slow
 
 CONFIG = Tsm2Config("v2", threads=32, columns=2, prefetch=4)
 SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
@@ -223,7 +223,7 @@ def test_support_kernels_that_are_lost_twice_end_the_run_in_a_sentence(kind: typ
     worker.close()
 
 
-pytestmark = pytest.mark.host
+pytestmark = pytest.mark.slow
 
 SQUARE = Problem(64, 2, 64, "f32")
 CONFIGS = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2, 3, 4)]
