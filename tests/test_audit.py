@@ -85,7 +85,7 @@ def test_the_newest_measurement_of_trials_that_compete_counts(store: Store) -> N
 # Errors of estimates
 
 
-def test_what_was_not_loaded_is_in_no_estimate_and_the_host_tells_of_shared_memory_alone(store: Store) -> None:
+def test_the_estimates_leave_out_what_was_not_loaded(store: Store) -> None:
     store.add_trial(RUN, trial(500, WIDE))
     nothing: dict[str, Any] = {"resources": None, "verdict": None, "measurement": None, "spill_bytes": None}
     store.add_trial(RUN, trial(config=NARROW, outcome=Outcome.COMPILE_FAILED, **nothing))
@@ -124,7 +124,7 @@ def asked(*arguments: str) -> Any:
     return json.loads(result.output)
 
 
-def test_families_are_audited_alone_and_without_winners_the_estimates_are_left(database: str, tmp_path: Path) -> None:
+def test_families_are_audited_alone_and_without_winners(database: str, tmp_path: Path) -> None:
     assert asked("--db", database, "--family", "tsm2")["trials"] == 2
     wrong: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")}
     other = database_of(tmp_path / "other.db", trial(config=WIDE, **wrong), run=RUN)

@@ -41,7 +41,7 @@ def test_a_batch_is_written_before_its_shape_and_all_its_products_count() -> Non
     assert replace(POINTS, batch=2**31 - 1).index_bits == one.index_bits == 32
 
 
-def test_a_family_computes_batches_or_single_products_and_is_probed_on_batches() -> None:
+def test_a_family_of_batches_is_probed_on_batches() -> None:
     able = {family.name for family in FAMILIES.values() if family.supports(POINTS)}
     assert able == {"small"}
     assert not FAMILIES["small"].supports(replace(POINTS, batch=1))

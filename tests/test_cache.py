@@ -66,7 +66,7 @@ def test_a_folder_that_others_can_write_is_refused(
     binary(writing_compiler)
 
 
-def test_a_sticky_folder_is_for_all_to_write_and_one_of_somebody_elses_is_refused(
+def test_a_folder_of_another_user_is_refused_unless_it_is_sticky(
     binaries_folder: Path, writing_compiler: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     binary(writing_compiler)
@@ -94,7 +94,7 @@ def test_a_link_to_a_folder_is_judged_by_where_it_leads(
         compiled(writing_compiler)
 
 
-def test_a_home_that_is_relative_is_ignored_and_one_that_is_not_known_is_the_users(
+def test_a_relative_home_is_ignored_and_an_unknown_one_is_the_users(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The XDG base directory specification says so."""

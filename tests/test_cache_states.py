@@ -135,7 +135,7 @@ def in_both(*us: tuple[Any, float, float], vendor: tuple[float, float] | None = 
     )
 
 
-def test_times_in_different_states_do_not_compete_and_a_dirty_winner_comes_first(store: Store) -> None:
+def test_times_in_different_cache_states_do_not_compete(store: Store) -> None:
     other = Problem(20480, 8, 20480, "f32")
     store.add_trial(RUN, timed(500, C128, Cache.DIRTY))
     store.add_trial(RUN, timed(400, C128, Cache.CLEAN))

@@ -72,7 +72,7 @@ def test_what_is_slower_is_predicted_slower(slow: Candidate, times: float, fast:
     assert us(slow) > times * us(fast)
 
 
-def test_a_full_launch_runs_at_the_bandwidth_and_one_tile_at_the_rate_of_a_multiprocessor() -> None:
+def test_a_full_launch_runs_at_the_bandwidth_and_one_tile_does_not() -> None:
     floor_us = data_sheet(H200).memory_us(R)
     assert floor_us < us(candidate()) - LAUNCH_US < 1.1 * floor_us
     one = candidate(GEMM, ONE_TILE)

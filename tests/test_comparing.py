@@ -112,7 +112,7 @@ def test_predict_reads_what_it_has_found_before() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
-def test_predict_says_what_an_exported_module_says_and_which_kernels_are_left_out(tmp_path: Path) -> None:
+def test_predict_says_what_an_exported_module_says(tmp_path: Path) -> None:
     database, module = tmp_path / "results.db", tmp_path / "module.py"
     tuned_database(database)
     run("export", "--db", str(database), "-o", str(module), "--no-binaries")

@@ -46,7 +46,7 @@ def cubin() -> bytes:
 
 
 @needs_nvcc
-def test_flags_of_the_environment_serve_no_clean_run_nor_the_other_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_with_flags_of_the_environment_serve_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     for flags in ("", "-Xptxas -O0 -use_fast_math", ""):
         monkeypatch.setenv("NVCC_APPEND_FLAGS", flags)
@@ -73,9 +73,7 @@ def test_variables_are_part_of_what_nvccs_results_rest_on(monkeypatch: pytest.Mo
 
 
 @needs_nvcc
-def test_a_plain_nvcc_is_stated_by_its_flags_alone_and_a_wrapper_that_adds_flags_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrapper_that_adds_flags_is_another_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stored trials state it so, also if a script starts nvcc. Variables for linkers and others change no cubin."""
     plain = nvcc.cuda_toolchain((9, 0))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

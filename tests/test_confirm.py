@@ -42,7 +42,7 @@ def confirmed(
     return events[-1], tuner
 
 
-def test_a_winner_that_wins_again_is_kept_and_nothing_stored_is_overwritten(store: Store, path: Path) -> None:
+def test_a_winner_that_wins_again_is_kept(store: Store, path: Path) -> None:
     found, tuner = confirmed(store, {A: 100.0, B: 103.0, C: 150.0}, {A: 101.0, B: 104.0})
     assert found.is_kept
     assert found.drift == pytest.approx(0.01)

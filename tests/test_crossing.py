@@ -111,7 +111,7 @@ def test_only_pairs_with_a_requested_shape_are_measured(store: Store) -> None:
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[2]), (THIRD.text, SHAPES[1])}
 
 
-def test_another_compilers_and_stale_winners_take_no_part_and_do_not_get_stale(store: Store) -> None:
+def test_stale_winners_and_those_of_another_compiler_take_no_part(store: Store) -> None:
     """A trial of a family made otherwise would make the family's others there stale."""
     won(store, (THIRD, SHAPES[3]), basis="nvcc of before")
     won(store, (FIRST, SHAPES[0]), (SECOND, SHAPES[1]))

@@ -107,9 +107,7 @@ def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
     assert all(re.match(rf"{PROBLEM.text} {NO_ROOM}", sentence) for sentence in refused)
 
 
-def test_finalists_without_room_are_not_measured_and_a_workspace_larger_than_the_device_is_a_failed_launch(
-    starved: Starved, entry: Entry, support_path: str
-) -> None:
+def test_finalists_without_room_are_not_measured(starved: Starved, entry: Entry, support_path: str) -> None:
     bench = bench_on(starved, support_path)
     time_finalists = FinalRound(PROBLEM, (entry, entry), seed=1, effort=ONCE)
     assert len(bench.answer(time_finalists).measurements[0]) == 2

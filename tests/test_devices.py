@@ -273,7 +273,7 @@ def test_measured_rates_charge_writes_at_their_own() -> None:
     assert found.least_us == ceilings.floor_us(problem)
 
 
-def test_unmeasured_types_and_other_products_of_the_papers_model_are_refused() -> None:
+def test_the_papers_model_refuses_types_and_products_it_lacks() -> None:
     with pytest.raises(InputError, match="no peak rate of f64 on h200: tune there again"):
         roofline(Problem(8, 8, 8, "f64"), H200, Ceilings(4000.0, 3000.0, (("f32", 60000.0),)))
     with pytest.raises(InputError, match="TSM2's model does not cover 16x16x999:f32:tx: it covers A B with all"):

@@ -92,7 +92,7 @@ def test_the_source_distribution_is_small_and_documented(distributions: Distribu
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} <= names
 
 
-def test_the_wheel_has_all_of_the_package_and_that_of_the_sources_lacks_only_binaries(
+def test_the_wheel_has_all_of_the_package(
     distributions: Distributions,
 ) -> None:
     assert distributions.wheel.name.endswith("-py3-none-any.whl")

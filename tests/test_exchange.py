@@ -123,7 +123,7 @@ def test_members_that_older_versions_lack_are_left_out_if_they_are_null() -> Non
 
 
 @pytest.mark.parametrize("form", DOCUMENTS)
-def test_a_document_tells_what_it_was_made_of_but_for_kernels_of_other_versions(form: str) -> None:
+def test_a_document_tells_what_it_was_made_of(form: str) -> None:
     made = entry("tsm2")
     told = parse_document(json.loads(json.dumps(DOCUMENTS[form](made))))
     assert (told.parts, told.left_out) == ({(GPU, PROBLEM): made.part}, {})

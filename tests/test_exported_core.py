@@ -131,9 +131,7 @@ def test_a_device_of_an_odd_name_is_another_one(module: Any, device: str) -> Non
     assert module.match(512, 8, 256, "f32", device).other_device == device
 
 
-def test_a_core_has_no_options_of_the_user_and_is_built_again_if_the_cached_one_does_not_load(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_cached_core_that_does_not_load_is_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plain = core_library.core_binary()
     monkeypatch.setenv("CXX", "g++ -ffast-math")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

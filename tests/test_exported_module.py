@@ -296,7 +296,7 @@ def test_a_matrix_transposed_times_itself(tmp_path: Path, order: str) -> None:
             module.match(8, 7, 300, "f64", op=name)
 
 
-def test_gram_is_also_the_op_of_a_conjugated_matrix_and_of_a_general_kernel(tmp_path: Path) -> None:
+def test_gram_is_also_of_conjugated_matrices_and_general_kernels(tmp_path: Path) -> None:
     for op, dtype in (("tn", "f64"), ("tx", "c64"), ("cx", "c64"), ("jx", "c64")):
         module = of_ops(tmp_path, dtype, **{op: (8, 8, 300)})
         assert module.match(8, 8, 300, dtype, op="gram").winner.op == op

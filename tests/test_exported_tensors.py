@@ -62,7 +62,7 @@ def test_what_another_library_is_at_is_waited_for(module: ModuleType, torch: Any
     assert launched_on(module, f32(0x4000, stream=5), f32(0x5000, stream=5), of_torch[2]) == (77, ["wait for 5"])
 
 
-def test_the_primary_context_of_gpu_0_stays_current_in_a_thread_without_one(module: ModuleType) -> None:
+def test_the_context_of_gpu_0_stays_current_in_a_thread_without_one(module: ModuleType) -> None:
     primary, driver = 0xAA, module.driver
     given = arrays("torch", 0x1000, 0x2000, 0x3000)
     module.gemm(*given)

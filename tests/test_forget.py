@@ -74,7 +74,7 @@ def test_what_is_forgotten_leaves_nothing(
     assert plain_sql(filled, "PRAGMA foreign_key_check") == []
 
 
-def test_nothing_is_forgotten_that_was_not_told_nor_of_a_device_that_may_be_several(filled: Path) -> None:
+def test_nothing_is_forgotten_that_was_not_named(filled: Path) -> None:
     def unwritten(_: object) -> None:
         raise BrokenPipeError
 
@@ -113,7 +113,7 @@ def test_only_a_retried_trial_gives_its_place(store: Store, path: Path) -> None:
     assert store.trial(number).trial.outcome is Outcome.OK
 
 
-def test_what_was_measured_goes_with_the_trial_and_one_that_was_interrupted_is_none(store: Store, path: Path) -> None:
+def test_measurements_are_forgotten_with_their_trial(store: Store, path: Path) -> None:
     """Only files from elsewhere have such."""
     number = store.add_trial(RUN, trial(500, C128, outcome=Outcome.CRASHED))
     again = Retries(None, frozenset({(number, 3.0)}))

@@ -47,7 +47,7 @@ def commands_run(*commands: list[str]) -> str:
     return f"from tsm2_tune.cli import main\nfor command in {commands!r}: main(command, standalone_mode=False)"
 
 
-def test_planning_loads_no_database_nor_pycuda_and_a_file_nothing_of_servers(tmp_path: Path) -> None:
+def test_planning_loads_neither_database_nor_pycuda(tmp_path: Path) -> None:
     shapes = ["--device", "h200", "--shapes", "64x4x64"]
     source = ["source", "tsm2:version=v0,threads=32,columns=1,prefetch=1"]
     assert "sqlalchemy" not in loaded_modules(commands_run(source, ["model", *shapes], ["devices"]))

@@ -85,9 +85,7 @@ def test_xla_workspace_counters_are_zeroed_before_each_launch(of_gpu: ModuleType
     assert driver.memory == {}
 
 
-def test_a_batch_has_one_launch_with_strides_and_a_part_of_the_workspace_for_each(
-    of_gpu: ModuleType, driver: Driver
-) -> None:
+def test_a_batch_has_one_launch_and_a_workspace_for_each_product(of_gpu: ModuleType, driver: Driver) -> None:
     driver.workspaces = driver.has_batches = True
     each = jax.vmap(of_gpu.jax.matmul, (0, 0))
     of_all = jax.vmap(of_gpu.jax.matmul, (None, 0))

@@ -134,7 +134,7 @@ def test_a_run_that_another_one_calls_does_not_wait_for_that() -> None:
         pass
 
 
-def test_a_socket_that_does_not_listen_names_nobody_and_a_process_may_make_no_lock(
+def test_a_lock_socket_that_does_not_listen_names_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:

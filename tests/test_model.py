@@ -122,7 +122,7 @@ def test_the_descent_finds_the_least_time(name: str, dtype_name: str, n: int) ->
     assert time(descended(time, region)) <= 1.02 * min(map(time, points))
 
 
-def test_the_descent_ends_where_nothing_slopes_and_has_no_region_without_registers() -> None:
+def test_the_descent_ends_where_nothing_slopes() -> None:
     region = Region.of(K40C, "f32", least_t2=1, most_t2=16)
     assert region is not None
     assert descended(lambda point: 1.0, region) == (1, 1)

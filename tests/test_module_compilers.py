@@ -206,7 +206,7 @@ FAILURES = {
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_nvcc", "no_wheels")
-def test_nvrtc_is_asked_for_a_width_and_an_architecture_and_its_failures_are_told(
+def test_nvrtc_gets_width_and_architecture_and_tells_its_failures(
     compilers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_nvrtc(tmp_path, NVRTC)

@@ -320,9 +320,7 @@ def test_an_import_goes_on_where_the_server_was_restarted(
     assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]
 
 
-def test_the_previous_schema_of_a_server_is_migrated_and_what_nothing_needs_is_removed(
-    address: str, path: Path
-) -> None:
+def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -> None:
     good_database(path)
     said("db", "merge", str(path), "--db", address)
     text = (

@@ -204,7 +204,7 @@ def test_a_text_is_never_written(packaged: Path, command: str) -> None:
     assert (packaged / "card.jsonl").read_bytes() == before
 
 
-def test_a_name_of_a_text_is_no_new_database_and_a_text_is_checked_as_one_is(texts: Path, tmp_path: Path) -> None:
+def test_a_name_of_a_text_is_no_new_database(texts: Path, tmp_path: Path) -> None:
     path, new = str(texts / "card.jsonl"), tmp_path / "new.jsonl"
     written = "which export and pack write: name a database, such as results.db\n"
     for command in (["import"], ["db", "merge"]):

@@ -171,7 +171,7 @@ def shared(
     return found
 
 
-def test_devices_take_different_problems_and_then_join_the_search_of_another(store: Store, path: Path) -> None:
+def test_devices_take_different_problems_and_then_join_another(store: Store, path: Path) -> None:
     spaces, both = [space_of(5, problem) for problem in SHAPES[:2]], threading.Barrier(2, timeout=30)
     executors = [Fabricating(store, both.wait) for _ in range(2)]  # no trial begins without one of the other device
     events = shared(store, spaces, executors)

@@ -60,7 +60,7 @@ def failed_and_right() -> tuple[Trial, Trial]:
     return stored_trial(BAD, FIRST, None, limits=LIMITS), stored_trial(BAD, SECOND, 50.0)
 
 
-def test_a_kernel_that_faulted_is_left_out_for_the_next_problem_until_it_is_forgiven(store: Store) -> None:
+def test_a_kernel_that_faulted_is_left_out_until_it_is_forgiven(store: Store) -> None:
     tried, ended = searched(store, (FIRST, SECOND), BOTH)
     assert tried == [(BAD.text, FIRST), (GOOD.text, FIRST), (GOOD.text, SECOND)]
     assert [(one.quarantined, one.untried, one.new_trials) for one in ended] == [(0, 0, 2), (1, 0, 1)]

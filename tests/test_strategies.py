@@ -203,7 +203,7 @@ def test_gain_counts_behind_trials_without_their_times() -> None:
         assert judged.is_too_little == (number == 100)
 
 
-def test_gain_ends_a_search_before_max_trials_as_soon_as_a_trial_is_heard_of() -> None:
+def test_gain_ends_a_search_before_max_trials() -> None:
     search = Search(InOrder(SPACE.kept), most=110, gain=0.05)
     given = list(search)
     assert (len(given), search.why, search.is_over) == (110, Why.MAX_TRIALS, False)

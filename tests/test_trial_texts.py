@@ -93,7 +93,7 @@ def lines(found: str, kind: str) -> list[dict[str, Any]]:
     return [dict(zip(LINES[kind], line[1:], strict=True)) for line in every if line[0] == kind]
 
 
-def test_a_text_has_a_line_for_each_trial_that_counts_and_of_finals_the_last(tuned: Path) -> None:
+def test_a_text_has_a_line_for_each_trial_that_counts(tuned: Path) -> None:
     found = text(tuned)
     trials = lines(found, "trial")
     assert [(one["problem"], one["config"]) for one in trials] == [

@@ -206,7 +206,7 @@ def test_what_the_vendor_declines_never_fails_the_final(
 
 
 @pytest.mark.slow
-def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours_and_its_fault_is_theirs(
+def test_a_routine_that_declines_in_the_rounds_leaves_them_to_ours(
     monkeypatch: pytest.MonkeyPatch, time_finalists: Callable[..., Any]
 ) -> None:
     opened(monkeypatch, FakeLibrary(), FakeLibrary())
