@@ -105,9 +105,13 @@ def of_torch(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
         assert isinstance(module.choice(*wide), module.Vendor)
         assert torch.equal(module.gemm(*wide[:2], out=wide[2]), wide[0] @ wide[1])
     planned = best.plan(a, b, c)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.mm(a, b, out=c)
     calls = {
         OWN["torch"]: lambda: torch.mm(a, b, out=c),
         "torch.mm(a, b)": lambda: torch.mm(a, b),
+        "graph of torch.mm, replay": graph.replay,
         OUT: lambda: best.gemm(a, b, out=c),
         NEW: lambda: best.gemm(a, b),
         FACTORS: lambda: best.gemm(a, b, out=c, alpha=2.0, beta=1.0),
@@ -216,21 +220,6 @@ def in_threads(calls: Calls, wait: Call) -> dict[str, float]:
     return found
 
 
-def of_graph() -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-    """Return the microseconds of replaying a CUDA graph of `torch.mm`, by one thread and by THREADS threads.
-
-    The graph exists only here: other launches take longer as long as a graph exists.
-    """
-    import torch
-
-    a, b = torch.randn(M, K, device="cuda"), torch.randn(K, N, device="cuda")
-    c, graph = torch.empty(M, N, device="cuda"), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        torch.mm(a, b, out=c)
-    calls: Calls = {"graph of torch.mm, replay": graph.replay}
-    return microseconds(calls, torch.cuda.synchronize), in_threads(calls, torch.cuda.synchronize)
-
-
 def first_calls(best: ModuleType, m: int = M, k: int = K) -> dict[str, float]:
     """Return the median microseconds of the first and of the second call with a new shape and a loaded kernel."""
     import torch
@@ -318,9 +307,6 @@ def main(device: str, pack: Path | None, output: Path) -> None:
             if library != "pycuda":  # a PyCUDA context belongs to one thread
                 found[library]["version"] = sys.modules[library].__version__
                 found[library]["threads_us"] = in_threads(calls, wait)
-        by_one, by_all = of_graph()
-        found["torch"]["one_thread"] |= by_one
-        found["torch"]["threads_us"] |= by_all
         found["first_call_us"] = first_calls(best)
         if BY_LAUNCHER + NEW in found["torch"]["one_thread"]:
             found["first_call_with_launcher_us"] = first_calls(compiled)
