@@ -73,16 +73,9 @@ def jax_namespace() -> SimpleNamespace:
         dimensions differ, element types that differ or have no kernel. Errors are those of JAX.
         """
         named = {name: value for name, value in named.items() if value is not None}
-        of_a: Any = getattr(a, "shape", ())
-        of_b: Any = getattr(b, "shape", ())
-        is_batch = len(of_b) > 2 and of_a[:-2] == of_b[:-2]
-        is_one = 0 < len(of_b) <= 2 and len(of_a) > 0 and len(of_a) + len(of_b) > 2
-        if named or not (is_one or is_batch):
+        numbers = None if named else _dimension_numbers(a, b)
+        if numbers is None or _found_matrices(a, b, numbers, None, None) is None:
             return jax.numpy.matmul(a, b, precision=precision, **named)
-        products = tuple(range(len(of_b) - 2)) if is_batch else ()
-        numbers = ((len(of_a) - 1,), (len(products),)), (products, products)
-        if _found_matrices(a, b, numbers, None, None) is None:
-            return jax.numpy.matmul(a, b, precision=precision)
         return dot_general(a, b, numbers, precision)
 
     return SimpleNamespace(dot_general=dot_general, matmul=matmul)
@@ -93,6 +86,18 @@ def jax_namespace() -> SimpleNamespace:
 # Numbers of contracted dimensions of lhs and rhs; for each, whether they are its first (else its last) dimensions;
 # number of batch dimensions, which are in front of all others
 Dimensions = tuple[int, int, bool, bool, int]
+
+
+def _dimension_numbers(a: Any, b: Any) -> Any:
+    """Return dot_general's dimension_numbers for a @ b; None if it is neither one product nor a batch."""
+    of_a: Any = getattr(a, "shape", ())
+    of_b: Any = getattr(b, "shape", ())
+    is_batch = len(of_b) > 2 and of_a[:-2] == of_b[:-2]
+    is_one = 0 < len(of_b) <= 2 and len(of_a) > 0 and len(of_a) + len(of_b) > 2
+    if not (is_one or is_batch):
+        return None
+    products = tuple(range(len(of_b) - 2)) if is_batch else ()
+    return ((len(of_a) - 1,), (len(products),)), (products, products)
 
 
 def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, precision: Any) -> Dimensions | None:
