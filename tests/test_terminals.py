@@ -288,7 +288,9 @@ def test_what_takes_long_says_what_it_does_on_a_terminal(terminal: io.StringIO) 
     assert terminal.getvalue().isascii()
 
 
-def test_a_shell_is_told_how_to_complete() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(shell: str) -> None:
     program = "import sys; sys.argv[0] = 'tsm2-tune'; from tsm2_tune.__main__ import main; main()"
-    done = python("-c", program, env={**os.environ, "_TSM2_TUNE_COMPLETE": "bash_source"})
-    assert (done.returncode, "_TSM2_TUNE_COMPLETE=bash_complete" in done.stdout) == (0, True), done.stderr
+    done = python("-c", program, env={**os.environ, "_TSM2_TUNE_COMPLETE": f"{shell}_source"})
+    assert (done.returncode, f"_TSM2_TUNE_COMPLETE={shell}_complete" in done.stdout) == (0, True), done.stderr
