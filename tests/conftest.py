@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pytest
 from rich.console import Console
@@ -65,7 +65,7 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-WITH_FIXTURES = databases, fake_compilers, fake_tensors, modules, packs_of_everything, short_waits, standing_in
+PLUGINS = databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything, short_waits, standing_in
 FOLDER = Path(__file__).parent
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
@@ -88,13 +88,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     layers.choose(config)
-    for module in WITH_FIXTURES:
+    for module in PLUGINS:
         config.pluginmanager.register(module)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    layers.tell_worker(node)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -120,15 +115,6 @@ def pytest_collection(session: pytest.Session) -> None:
         for file in files[first:] + files[:first]:
             with suppress(Exception, pytest.skip.Exception):  # told when the file is collected
                 importlib.import_module(".".join(file.relative_to(FOLDER.parent).with_suffix("").parts))
-
-
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    return layers.header(config)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    layers.put_in_layers(config, items)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -81,19 +81,21 @@ def choose(config: pytest.Config) -> None:
         config.option.markexpr = "unit"
 
 
-def tell_worker(node: Any) -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
     """Tell a process of pytest-xdist which layers run."""
     node.workerinput["layers"] = node.config.option.markexpr
 
 
-def header(config: pytest.Config) -> list[str]:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     """Return the lines about the layers that pytest prints before the tests."""
     asked = config.option.part
     of_slow = [] if asked is None else [f"slow tests: part {asked[0]} of 0 to {asked[1] - 1}"]
     return [f"layers: {config.option.markexpr or 'all'}", *of_slow]
 
 
-def put_in_layers(config: pytest.Config, items: list[Any]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[Any]) -> None:
     """Mark each test by its layer. Leave out slow tests that are not in the part that is asked for."""
     for item in items:
         item.add_marker(layer_of(item))

@@ -46,9 +46,9 @@ def test_the_parts_have_every_slow_test_once_and_all_other_tests() -> None:
         items = [*(item_of("slow", number=number) for number in range(400)), *others]
         option = SimpleNamespace(part=layers.part(f"{number + 8}/4"), markexpr="")
         config: Any = SimpleNamespace(option=option, hook=hook)
-        layers.put_in_layers(config, items)
+        layers.pytest_collection_modifyitems(config, items)
         assert items[-2:] == others
-        assert layers.header(config)[1] == f"slow tests: part {number} of 0 to 3"
+        assert layers.pytest_report_header(config)[1] == f"slow tests: part {number} of 0 to 3"
         parts.append({item.nodeid for item in items[:-2]})
         assert 70 < len(parts[-1]) < 130
     assert sum(map(len, parts)) == len(set.union(*parts)) == 400
