@@ -1,4 +1,4 @@
-"""What benchmarks compute: replays of searches, what a run costs, means, the faster side, and drawn shapes."""
+"""Benchmarks compute replays of searches, what a run costs, means, the faster side, and drawn shapes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `doctor` prints, its verdict whether tuning can run, and the order in which it looks."""
+"""`doctor` prints what it finds, in a fixed order, and a verdict whether tuning can run."""
 
 from __future__ import annotations
 

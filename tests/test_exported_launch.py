@@ -1,4 +1,4 @@
-"""What an exported module launches on a GPU, as a driver records it, and what it leaves to the vendor."""
+"""An exported module launches kernels, as a driver records them, and leaves other products to the vendor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run shows: the best beside the vendor, a time left that never jumps, and several runs in one display."""
+"""A run shows the best beside the vendor and a time left that never jumps; several runs share one display."""
 
 from __future__ import annotations
 

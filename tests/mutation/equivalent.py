@@ -163,7 +163,7 @@ ARGUMENTS = (
 
 @cache
 def single() -> dict[str, str]:
-    """What identifies a mutant in equivalent.txt -> the reason, which stands above it."""
+    """Map the line that identifies a mutant in equivalent.txt to the reason above it."""
     found, because = dict[str, str](), ""
     for line in PATH.read_text().splitlines():
         if line.startswith("# "):

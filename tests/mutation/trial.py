@@ -188,7 +188,7 @@ def _cost(subject: Subject, call: Call) -> float:
 
 
 class Baselines:
-    """What is known of the subjects, each fact found when it is first asked for. Several threads may ask."""
+    """Facts about subjects. Each is found once, when a thread first asks for it."""
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
@@ -197,7 +197,7 @@ class Baselines:
         self._known = dict[tuple[str, object], object]()
 
     def _once(self, subject: Subject, fact: object, find: Callable[[], object]) -> object:
-        """What `find` returns or the SubjectIsWrong that it raises, found once."""
+        """Return what `find` returns, or raise its SubjectIsWrong; call it once for each fact."""
         key = subject.name, fact
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
