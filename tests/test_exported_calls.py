@@ -46,7 +46,7 @@ def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, reques
     made: Any = module_of(folder, *map(tried, problems), launcher=binary)
     with pytest.MonkeyPatch.context() as patch:
         before_a_driver(made)
-        made.log.isEnabledFor = lambda level: request.param == "logging"
+        patch.setattr(made.log, "isEnabledFor", lambda level: request.param == "logging")
         of_function = {
             1 + zlib.crc32(f"{winner.digest} {bits} sm_90a".encode()): (winner, bits)
             for winner, bits in product(made.WINNERS, (32, 64))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
-import logging
 import random
 import sys
 from contextlib import nullcontext
@@ -24,12 +23,6 @@ from tests.random_calls import odd_product, of_cupy, outcome, random_product, te
 from tests.threads_on_gpu import in_threads
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
-
-
-@pytest.fixture(autouse=True)
-def unlogged(caplog: pytest.LogCaptureFixture) -> None:
-    """Log no choices, whatever level a test before has left: the launcher leaves logged products to Python."""
-    caplog.set_level(logging.WARNING, logger="tsm2_tune")
 
 
 def served(both_modules: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any, context: int) -> set[Any]:
