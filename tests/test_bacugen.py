@@ -20,6 +20,7 @@ from tsm2_tune.generator.families.gemm.bacugen import (
     MOST_BLK,
     MOST_K_BLK,
     blocks,
+    published_occupancy,
     with_reading_grids,
 )
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
@@ -101,6 +102,20 @@ def test_every_variant_of_a_grid_is_that_of_the_printed_loops(m_dim: int, n_dim:
     found = list(zip(*with_reading_grids(chosen, Problem(512, 512, 512, "f32")).values(), strict=True))
     assert set(found) == expected
     assert len(found) == len(expected) == blocks().variants[chosen].sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "smem_bytes", "blocks_per_sm"),
+    [(32, 8, 0, 8), (256, 8, 0, 6), (256, 32, 0, 4), (256, 24, 12288, 4), (256, 40, 0, 3.2)],
+    ids=["blocks", "warps", "registers", "shared memory", "a fraction"],
+)
+def test_the_published_occupancy_has_four_limits(
+    threads: int, registers: int, smem_bytes: int, blocks_per_sm: float
+) -> None:
+    """An S2050 has 8 blocks, 48 warps, 32,768 registers and 48 KiB of shared memory for each multiprocessor."""
+    resources = Resources(threads, registers, max(smem_bytes, 1), 0, 1.0)
+    found = published_occupancy(resources, PROFILES["s2050"], registers=registers)
+    assert found.blocks_per_sm == pytest.approx(blocks_per_sm)
 
 
 @pytest.mark.parametrize("op", ["nn", "ttt"])
