@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from tests.command import run, said
-from tests.fabricated import host_run, module_of, split_trial, trial
+from tests.fabricated import device_array, host_run, module_of, split_trial, trial
 from tests.modules import loaded
 from tests.on_host import ON_HOST
+from tests.recording_driver import recording
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 
@@ -258,6 +259,22 @@ def test_a_batch_without_one_stride_has_no_kernel(both: ModuleType) -> None:
         both.gemm(a, b)
     with pytest.raises(ValueError, match="matrices are -160 bytes apart"):
         both.gemm(a[0][::-1], np.zeros((3, 5, 3)))
+
+
+def test_a_timed_choice_is_for_one_count_and_its_strides(tmp_path: Path) -> None:
+    timed = module_of(tmp_path, batch_trial(Problem(4, 3, 5, "f32", "ttt", batch=300), SMALL))
+    driver = recording(timed, is_compiled=lambda *_: True)
+    driver.has_batches, driver.free_bytes = True, 1 << 30
+    for count, gap in ((1000, 0), (2, 0), (1000, 400), (1000, 0)):
+        arrays = [
+            device_array((count, *shape), (4 * shape[0] * shape[1] + gap, 4 * shape[1], 4), at=at)
+            for shape, at in (((4, 5), 0x1000000), ((5, 3), 0x2000000), ((4, 3), 0x3000000))
+        ]
+        a, b, out = arrays
+        expected = timed.choice(a, b, out, fallback="error")
+        assert timed.gemm(a, b, out=out, measure=True) is out
+        assert driver.launches[-1]["values"][-4:] == [count, *expected.strides]
+    assert len(timed.decided) == 3
 
 
 def test_a_match_tells_the_batch(shared: ModuleType) -> None:

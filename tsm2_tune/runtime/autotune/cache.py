@@ -65,7 +65,7 @@ def by_timing(
 
 
 def _kind(product: Product, fallback: str, *, is_vendor_timed: bool) -> Any:
-    """Return the key in the cache: CUDA context, types, shapes and leading dimensions, but no addresses."""
-    layouts = tuple((x.rows, x.columns, x.ld) for x in product.given)
+    """Return the key in the cache: CUDA context, types, shapes and strides, but no addresses."""
+    layouts = tuple((x.rows, x.columns, x.ld) for x in product.given), product.products, product.strides
     where = context_id(home(product.a)[0])
     return where, product.name, layouts, product.conjugates, product.is_gram, fallback, is_vendor_timed
