@@ -140,6 +140,22 @@ def test_every_thread_has_one_for_its_own_default_stream(split_module: ModuleTyp
     thread.join()
 
 
+def test_a_thread_waits_for_an_ended_one_with_its_identifier(split_module: ModuleType) -> None:
+    driver, found, identifiers = split_module.driver, list[list[str]](), set[int]()
+
+    def multiply_in(number: int) -> None:
+        driver.stream_ids[2] = number
+        identifiers.add(threading.get_ident())
+        found.append(multiply(split_module, 33, 5, stream=2))
+
+    for number in (500, 501):
+        thread = threading.Thread(target=multiply_in, args=(number,))
+        thread.start()
+        thread.join()
+    assert len(identifiers) == 1
+    assert found[1][0] == "wait for all"
+
+
 @pytest.mark.parametrize("free_bytes", [100, 6150])  # no room for the partials; none for the counters
 def test_without_memory_it_says_so_and_goes_on(split_module: ModuleType, free_bytes: int) -> None:
     driver = split_module.driver

@@ -124,6 +124,17 @@ def test_scratch_memory_ends_no_capture_on_another_stream(fakes: Path, pack: Pat
     assert not any("capture ended" in line for line in played.log)
 
 
+def test_a_new_stream_with_an_old_handle_waits_for_the_scratch_memory(fakes: Path, pack: Path) -> None:
+    first = syrk("cublasSsyrk_v2")
+    steps = [["cublasSetStream_v2", 7], first, first, ["fake_stream_ids", 1000], first, first]
+    log = play(fakes, steps, pack=pack).log
+    launches = [at for at, line in enumerate(log) if line.startswith("launch ")]
+    assert len(launches) == 4
+    assert [at for at, line in enumerate(log) if line == "wait for all"] == [launches[2] - 1]
+    on_legacy = [["cublasSetStream_v2", 0], first, ["fake_stream_ids", 1000], first]
+    assert "wait for all" not in play(fakes, on_legacy, pack=pack).log
+
+
 def test_a_product_with_a_triangle_is_none_of_the_whole(fakes: Path, pack: Path) -> None:
     whole = gemm("cublasDgemm_v2", 6, 6, 3, transb=1, B=A, beta=ONE)
     played = play(fakes, [whole, syrk("cublasDsyrk_v2"), syrk("cublasDsyrk_v2", uplo=1)], pack=pack)

@@ -210,7 +210,9 @@ enum { ON_HOST = 1, ON_DEVICE = 2 };
     X(context_id, "cuCtxGetId", (cu_context context, unsigned long long *id))                                        \
     X(current_device, "cuCtxGetDevice", (int *device))                                                               \
     X(is_capturing, "cuStreamIsCapturing", (cu_stream stream, int *status))                                          \
+    X(stream_id, "cuStreamGetId", (cu_stream stream, unsigned long long *id))                                        \
     X(await_stream, "cuStreamSynchronize", (cu_stream stream))                                                       \
+    X(await_context, "cuCtxSynchronize", (void))                                                                     \
     X(create_stream, "cuStreamCreate", (cu_stream * stream, unsigned flags))                                         \
     X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                                       \
     X(create_event, "cuEventCreate", (cu_event * event, unsigned flags))                                             \
@@ -239,6 +241,7 @@ bool is_capturing(cu_stream stream);
 
 /* streams.c: a lane has the pack's handle for one context and stream. If there are too many streams, some share a lane. */
 
+enum { LEGACY_STREAM = 1 }; /* the handle with which a program may name the stream NULL */
 struct lane {
     unsigned long long context;
     cu_stream stream;
@@ -247,6 +250,7 @@ struct lane {
     pthread_mutex_t lock;
     cu_stream aside;    /* result of aside_of; NULL: not yet created */
     cu_pointer scratch; /* for products that write a triangle; 0: not yet allocated */
+    unsigned long long scratch_stream_id; /* id of the stream that last used the scratch memory */
     int device;
 };
 /* Return the lane of the stream in the current context. On failure return NULL and set *reason. */

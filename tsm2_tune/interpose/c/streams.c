@@ -9,7 +9,7 @@
 
 #define MOST_GRAPH_BYTES ((size_t)1 << 30) /* most memory for workspaces of CUDA graphs, which are never freed */
 enum { NON_BLOCKING = 1 };
-enum { MOST_LANES = 64, LEGACY_STREAM = 1, STREAM_OF_THREAD = 2 };
+enum { MOST_LANES = 64, STREAM_OF_THREAD = 2 };
 
 #define PACK(X)                                                                                                      \
     X(interface, int, (void))                                                                                        \
@@ -95,7 +95,8 @@ static _Thread_local struct lane *last;
 
 /* Return a value that identifies this thread if the stream is the per-thread default stream; else NULL. That stream has
    the same handle value in all threads. cuStreamGetId would distinguish the streams, but invalidates a capture. If the
-   handle of a destroyed stream is reused, the new stream gets the same lane; the pack detects that. */
+   handle of a destroyed stream or the address of an ended thread is reused, the new stream gets the same lane: pack and
+   scratch_of then wait for the old stream's kernels. */
 static const void *thread_of(cu_stream stream)
 {
     return (uintptr_t)stream == STREAM_OF_THREAD ? &last : NULL;

@@ -8,16 +8,23 @@
 /* The scratch memory contains the full matrix, then the packed triangle. */
 enum { FULL_BYTES = MOST_OF_TRIANGLE * MOST_OF_TRIANGLE * 16, SCRATCH_BYTES = 2 * FULL_BYTES };
 
-/* Return the address of the lane's scratch memory, which is allocated at its first use; 0 if allocation fails. */
-static cu_pointer scratch_of(struct lane *lane)
+/* Return the address of the lane's scratch memory, which is allocated at its first use; 0 if that fails. If another
+   stream with the same handle used it before, wait for all work in the context. The stream must not be captured. */
+static cu_pointer scratch_of(struct lane *lane, cu_stream stream)
 {
+    unsigned long long id = 0; /* of the legacy stream, whose handle is never reused */
+    bool is_free = (uintptr_t)stream <= LEGACY_STREAM || driver()->stream_id(stream, &id) == 0;
+    const int mode = relax_captures();
     if (lane->scratch == 0) {
-        const int mode = relax_captures();
         if (driver()->allocate(&lane->scratch, SCRATCH_BYTES) != 0)
             lane->scratch = 0;
-        restore_captures(mode);
+    } else if (is_free && id != lane->scratch_stream_id) {
+        is_free = driver()->await_context() == 0;
     }
-    return lane->scratch;
+    restore_captures(mode);
+    if (is_free)
+        lane->scratch_stream_id = id;
+    return is_free ? lane->scratch : 0;
 }
 
 /* Copy C to scratch memory, where it has no padding. Return whether that succeeded. */
@@ -59,7 +66,7 @@ static bool clear_diagonal(const struct asked *asked, cu_pointer scratch, cu_str
 enum reason start_triangle(struct lane *lane, cu_stream stream, const struct asked *asked,
                            enum reason (*start)(struct lane *, cu_stream, const struct asked *))
 {
-    const cu_pointer scratch = scratch_of(lane);
+    const cu_pointer scratch = scratch_of(lane, stream);
     struct asked whole = *asked;
     if (scratch == 0)
         return NO_MEMORY;

@@ -65,8 +65,8 @@ def workspace_for(
     thread = threading.get_ident() if stream == PER_THREAD_STREAM else 0
     stream_or_legacy = stream or LEGACY_STREAM
     key = (context_number, stream_or_legacy, thread)
-    is_default = stream_or_legacy in (LEGACY_STREAM, PER_THREAD_STREAM)  # such a handle is never reused
-    number = stream_or_legacy if is_default else stream_id(stream)
+    # The handles of other streams are reused, and so are the identifiers of threads that have ended.
+    number = stream_or_legacy if stream_or_legacy == LEGACY_STREAM else stream_id(stream)
     found = workspaces.get(key)
     if found is not None and found.stream_id == number and found.holds(needed_bytes):
         return found.addresses
