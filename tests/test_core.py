@@ -82,6 +82,15 @@ def changed(pack: bytes, **members: float) -> bytes:
     return bytes(data)
 
 
+def with_devices(pack: bytes, devices: list[int]) -> bytes:
+    """The pack with these of its devices instead of its own."""
+    header, size, at = HeaderRecord.from_buffer_copy(pack), ctypes.sizeof(DeviceRecord), ctypes.sizeof(HeaderRecord)
+    records = [pack[at + size * one :][:size] for one in devices]
+    rest = pack[at + size * header.device_count :]
+    header.device_count = len(devices)
+    return bytes(header) + b"".join(records) + rest
+
+
 SHARING = {"batched": SHARED, "batch": 9, "is_persistent": 1, "has_workspace": 0, "m": 8, "n": 8, "k": 8}
 
 
@@ -93,10 +102,14 @@ SHARING = {"batched": SHARED, "batch": 9, "is_persistent": 1, "has_workspace": 0
         (lambda pack: pack[:8] + struct.pack("<I", 2) + pack[12:], "no pack of this version"),
         (lambda pack: pack + b"\0", "no pack of this version"),
         (lambda pack: pack[:-1] + b"x", "the last text does not end"),
+        (lambda pack: with_devices(pack, [0, 0]), "two devices have one name"),
+        (lambda pack: with_devices(pack, [0] * 65), "too many devices"),
         ({"m": 0}, "kernel's shape is out of range"),
         ({"us": float("nan")}, "kernel's time is out of range"),
         ({"us": -1.0}, "kernel's time is out of range"),
         ({"vector_bytes": 12}, "vectors are out of range"),
+        ({"c_vector_bytes": 12}, "vectors of C are out of range"),
+        ({"smem_bytes": (227 << 10) + 1}, "shared memory is out of range"),
         ({"vector_bytes": 0, "resident": 0}, "vectors are out of range"),  # of unknown occupancy
         ({"threads": 1025}, "number of threads is out of range"),
         ({"rows_per_block": 0}, "launch is out of range"),
@@ -113,7 +126,7 @@ SHARING = {"batched": SHARED, "batch": 9, "is_persistent": 1, "has_workspace": 0
         ({"batched": SHARED, "batch": 1 << 31}, "batch is out of range"),
         ({"batched": SHARED, "batch": 9}, "is not persistent, or has a workspace"),
         (SHARING | {"smem_bytes": 8192}, "shared memory of a kernel of batches is out of range"),  # without stages
-        (SHARING | {"smem_bytes": 1 << 18, "stages": 17}, "shared memory of a kernel of batches is out of range"),
+        (SHARING | {"smem_bytes": 227 << 10, "stages": 17}, "shared memory of a kernel of batches is out of range"),
         (SHARING | {"smem_bytes": 64, "stages": 1}, "shared memory of a kernel of batches"),
         (SHARING | {"smem_bytes": 8192, "stages": 1, "line_padding": -1}, "shared memory of a kernel of batches"),
         ({"stages": 1}, "shared memory of a kernel of batches is out of range"),  # of a single product

@@ -16,7 +16,8 @@ typedef char time_is_48_bytes[sizeof(struct core_time) == 48 ? 1 : -1];
 /* Bounds of CUDA, and of what a device may be. They keep arithmetic on a pack's numbers in range. */
 enum {
     MOST_THREADS = 1024,
-    MOST_SMEM_BYTES = 1 << 18,
+    MOST_SMEM_BYTES = 227 << 10, /* the largest limit of a block on any GPU until 2025 */
+    MOST_DEVICES = 64,
     MOST_MULTIPROCESSORS = 1 << 16,
     MOST_RESIDENT = 64,
     MOST_STAGES = 16,
@@ -64,6 +65,7 @@ static int is_flag(int32_t number) { return number == 0 || number == 1; }
 static int is_extent(int64_t extent) { return extent >= 1 && (double)extent <= LARGEST_EXTENT; }
 static int is_batch(int64_t batch) { return batch >= 1 && batch <= INT_MAX; }
 static int is_rate(double rate) { return rate == 0 || is_in(rate, LEAST_NUMBER, LARGEST_NUMBER); }
+static int is_vector(int32_t bytes) { return bytes >= 1 && VECTOR_BYTES % bytes == 0; }
 static int is_time(double us) { return is_in(us, LEAST_NUMBER, LARGEST_NUMBER); }
 
 /* Return whether the offset is within the texts. The last byte is 0, so a text from there ends. */
@@ -97,9 +99,9 @@ static const char *tiling_fault(const struct core_kernel *kernel)
         return "a kernel's number of resident blocks is out of range";
     if (kernel->tile_m < 1 || kernel->tile_m > MOST_ROWS || kernel->k_padding < 1)
         return "a kernel's tile is out of range";
-    if (kernel->vector_bytes < 1 || kernel->vector_bytes > VECTOR_BYTES || VECTOR_BYTES % kernel->vector_bytes != 0)
+    if (!is_vector(kernel->vector_bytes))
         return "the bytes of a kernel's vectors are out of range";
-    if (kernel->c_vector_bytes < 0 || kernel->c_vector_bytes > VECTOR_BYTES)
+    if (kernel->c_vector_bytes != 0 && !is_vector(kernel->c_vector_bytes))
         return "the bytes of a kernel's vectors of C are out of range";
     if (!is_flag(kernel->is_pipelined))
         return "a flag of a kernel's tile is neither 0 nor 1";
@@ -225,8 +227,13 @@ static const char *pack_fault(const struct core_pack *pack)
     const char *fault = NULL;
     if (text_bytes == 0 || pack->texts[text_bytes - 1] != '\0')
         return "the last text does not end";
-    for (uint32_t i = 0; i < pack->header->device_count && fault == NULL; ++i)
+    if (pack->header->device_count > MOST_DEVICES)
+        return "there are too many devices";
+    for (uint32_t i = 0; i < pack->header->device_count && fault == NULL; ++i) {
         fault = device_fault(pack, &pack->devices[i]);
+        if (fault == NULL && core_device_index(pack, core_text(pack, pack->devices[i].name)) != (int)i)
+            fault = "two devices have one name";
+    }
     if (fault == NULL)
         fault = times_fault(pack->times, pack->header->time_count, 0);
     if (fault == NULL)
