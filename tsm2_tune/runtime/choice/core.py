@@ -226,6 +226,14 @@ _module_core: list[Core | None] = []  # empty until the first product
 _loading = threading.Lock()
 
 
+def _unlock_in_child() -> None:
+    global _loading  # a thread that holds the lock in the parent does not exist in the child
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
 def module_core() -> Core | None:
     """Return the core with this module's kernels.
 
