@@ -52,7 +52,9 @@ BLOCKS = [  # options of (min_blocks, blocks)
 OTHER_REGISTERS = 27
 # To try first: (rows, columns) of a tile, and (threads, kilobytes, stages).
 FIRST_TILES = ((4, 4), (3, 3), (2, 4), (8, 4), (6, 4), (2, 8), (4, 2), (2, 2), (1, 4), (1, 1))
-FIRST_BLOCKS = ((128, 16, 1), (64, 8, 1), (128, 24, 1), (128, 48, 1), (64, 12, 1), (128, 16, 2), (256, 48, 2))
+FIRST_BLOCKS = (
+    (128, 16, 1), (64, 8, 1), (128, 24, 1), (128, 32, 1), (128, 48, 1), (64, 12, 1), (128, 16, 2), (256, 48, 2),
+)  # fmt: skip
 
 
 OwnExtent = Annotated[
@@ -144,6 +146,15 @@ def _has_room(candidate: Candidate) -> bool:
     return products_of_group(_config(candidate), candidate.problem) >= 1
 
 
+def _groups_begin_at_vectors(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    width, (m, n, k) = vector_elements(problem), (problem.m, problem.n, problem.k)
+    group = products_of_group(config, problem)
+    largest = replace(config, kilobytes=KILOBYTES[-1], stages=STAGES[0])
+    are_whole = all(group * elements % width == 0 for elements in (m * k, k * n, m * n))
+    return are_whole or products_of_group(largest, problem) < width
+
+
 def _busy_threads(candidate: Candidate) -> bool:
     config, problem = _config(candidate), candidate.problem
     tiles = products_of_group(config, problem) * tiles_of_product(config, problem)
@@ -214,6 +225,13 @@ class Small(Family[SmallConfig]):
             "with padding, a copy moves vectors only if every line consists of whole vectors",
             _padding_keeps_vectors,
             of=("padding",),
+        ),
+        Rule(
+            "groups-begin-at-vectors",
+            "shape",
+            "a group of as many products as a vector has elements begins at a vector, so that copies move vectors",
+            _groups_begin_at_vectors,
+            of=("kilobytes", "stages", "padding", "direct"),
         ),
         Rule(
             "direct-in-vectors",
