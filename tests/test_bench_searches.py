@@ -1,24 +1,15 @@
-"""Benchmarks compute replays of searches, what a run costs, means, the faster side, and drawn shapes."""
+"""Benchmarks compute replays of searches, means, the faster side, and drawn shapes."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import (
-    first_kernel,
-    redraw,
-    scale,
-    scale_rates,
-    thinned,
-    unseen_tables,
-)  # fmt: skip
+from benchmarks import redraw, thinned, unseen_tables
 from benchmarks.claims import outcome
 from benchmarks.gains import Calls, gains_of
 from benchmarks.recorded_spaces import FILE, rows_in, space_of
@@ -32,42 +23,6 @@ def test_the_tables_are_of_the_spaces_as_they_are_now() -> None:
     """A rule that drops or keeps other configurations asks for the tables anew: python -m benchmarks.regret."""
     drawn = {row["problem"]: row["trials"] for row in json.loads(redraw.REGRET.read_text(encoding="utf-8"))["rows"]}
     assert drawn == {(of := space_of(row)).problem.text: of.trials for row in rows_in(FILE)}
-
-
-# What a run costs
-
-PARENTS = ("--parents", "2", "--gpus-per-node", "2")
-
-
-@pytest.mark.usefixtures("toolchain", "session_cache")
-def test_rates_of_a_new_file_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {"rates.MANY": 1000, "rates.READS": 1, "rates.ROUNDS": 1, "rates.OF_PROBLEM": 20,
-           "facts.HOST_SHAPES": ("16x1x16",), "facts.HOST_TRIALS": 1}  # fmt: skip
-    for name, value in few.items():
-        monkeypatch.setattr(f"benchmarks.scale_{name}", value)
-    output = tmp_path / "rates.json"
-    ended = CliRunner().invoke(scale_rates.main, [*PARENTS, "--seconds", "1", "--output", str(output)])
-    assert ended.exit_code == 0, ended.output
-    found, before = (json.loads(path.read_text()) for path in (output, scale.SQLITE))
-    # The recorded rates contain claims of configurations, by processes that stored the trials of one GPU each.
-    assert found.keys() - {"gpus_per_node"} == before.keys() - {"claimed"}
-    assert found["recorded"] == pytest.approx(before["recorded"])  # SQLite sums in another order from 3.43 on
-    assert found["rows"][0]["trials_per_second"] > 0
-    assert found["tables"]["sample"]["rows"] > found["tables"]["trial"]["rows"] >= 40
-    assert (found["asked"]["winners"] >= 1, found["reads"][-1]["trials"] >= 1000) == (True, True)
-
-
-FIRST = ("--device", "cpu", "--shapes", "16x1x16", "--budget", "0.1")
-
-
-@pytest.mark.usefixtures("session_cache")
-@pytest.mark.slow
-def test_a_first_kernel_is_timed_from_the_command_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_kernel, "PROGRAM", (sys.executable, "-m", "tests.quick_command"))
-    seconds, facts = first_kernel.measured(FIRST, tmp_path, Path(os.environ["XDG_CACHE_HOME"]))
-    assert facts["device"].startswith("cpu ")
-    assert list(seconds) == [*first_kernel.STAGES.values(), first_kernel.EXPORTED]
-    assert list(seconds.values()) == sorted(seconds.values())
 
 
 # What docs/regret.md promises of the default strategy

@@ -134,9 +134,7 @@ def test_a_run_that_another_one_calls_does_not_wait_for_that() -> None:
         pass
 
 
-def test_a_lock_socket_that_does_not_listen_names_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lock_socket_that_does_not_listen_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.bind(_name(target()))
         with pytest.raises(DeviceError, match="in use by a run of another process"), device_lock(target()):

@@ -199,8 +199,7 @@ def test_proposals_suit_their_shape(family: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "older"),
-    [(R.text, "p100"), ("10000000x16x16:f64", "a100"), ("16x64x10000000:bf16:tn", "a100")],
+    ("text", "older"), [(R.text, "p100"), ("10000000x16x16:f64", "a100"), ("16x64x10000000:bf16:tn", "a100")]
 )
 def test_nothing_that_is_preferred_is_dropped(text: str, older: str) -> None:
     """Beside the guidelines, which are the user's to set."""

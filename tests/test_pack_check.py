@@ -183,8 +183,7 @@ def test_trust_depends_on_losses_and_failures(gains: tuple[float, ...], failed: 
 
 
 @pytest.mark.parametrize(
-    ("outcome", "trust"),
-    [(Outcome.WRONG_RESULT, "no"), (Outcome.COMPILE_FAILED, "no"), (Outcome.INTERRUPTED, "yes")],
+    ("outcome", "trust"), [(Outcome.WRONG_RESULT, "no"), (Outcome.COMPILE_FAILED, "no"), (Outcome.INTERRUPTED, "yes")]
 )
 def test_a_kernel_that_fails_is_named_and_not_trusted(pack: Path, gpu: World, outcome: Outcome, trust: str) -> None:
     gpu.outcomes[SHAPES[0]] = outcome

@@ -191,8 +191,7 @@ def test_the_list(filled: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "left"),
-    [("all", 0), (f"all --device '{DEVICE}'", 1), ("BAD", 1), (f"BAD --device '{DEVICE}'", 2)],
+    ("arguments", "left"), [("all", 0), (f"all --device '{DEVICE}'", 1), ("BAD", 1), (f"BAD --device '{DEVICE}'", 2)]
 )
 def test_what_is_forgiven_is_removed(arguments: str, left: int, filled: Path, store: Store) -> None:
     named = shlex.split(arguments.replace("BAD", kernel_digest(render(FIRST, BAD))[:10].upper()))
