@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 
 import click
@@ -117,7 +116,6 @@ def test_the_pages_are_drawn_from_the_files_of_results() -> None:
 
 # Each line is a command that draws a file of results, and words that it prints. It writes its file, if any, as `new`.
 DRAWN = """
-    doctor_answers --output new | /home/me/.cache/tsm2-tune
     expected {h200}-versus-cublas.json | all
     gains --tuned {h100}-tuned.json --unseen {h100}-unseen-4.json --calls {h100}-call-cost.json --picture new | tuned
     headline {h200}-versus-cublas.json --shapes-of quick | Geometric means of the speed-ups
@@ -141,8 +139,6 @@ def test_a_file_of_results_is_drawn(line: str, tmp_path: Path, monkeypatch: pyte
     command = command_named(name)
     if name in ("plot", "gains"):
         pytest.importorskip("matplotlib")
-    if name == "doctor_answers" and shutil.which("nvcc") is None:
-        pytest.skip("no nvcc")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     Path("pairs.txt").write_text(f"1000x2x2:f32 {configuration().text}\n", encoding="utf-8")

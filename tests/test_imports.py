@@ -115,11 +115,6 @@ def test_no_file_needs_itself_through_others() -> None:
     TopologicalSorter(needs).prepare()
 
 
-def test_each_folder_says_what_is_inside() -> None:
-    for path in PACKAGE.rglob("__init__.py"):
-        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), path
-
-
 def test_each_command_has_a_module_of_its_name() -> None:
     assert set(COMMANDS) <= {path.stem.rstrip("_") for path in (PACKAGE / "commands").rglob("*.py")}
     assert {path.stem.rstrip("_") for path in (PACKAGE / "commands/results").glob("[a-z]*.py")} == RESULTS
