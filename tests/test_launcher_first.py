@@ -212,7 +212,7 @@ def test_a_product_of_more_blocks_than_a_grid_has_is_not_started(both_modules: t
         started = made.start(a, b, out, None, None, ASKED, None)
         assert started is out or m > 4096
         if m > 4096 and started == "plain":
-            with pytest.raises(ValueError, match="more tiles than a launch has blocks"):
+            with pytest.raises(ValueError, match="needs more blocks than a grid has"):
                 both_modules[0].gemm(a, b, out=out, fallback="error")
             refused.append(started)
         else:

@@ -131,6 +131,8 @@ def export(
 
 def _format_of(output: str) -> str:
     """Return the export format for a file name's suffix. Raise UsageError if the suffix is unknown."""
+    if Path(output).is_dir():
+        raise click.UsageError(f"{output} is a directory: name a file in it")
     found = FORMAT_OF_ENDING.get(Path(output).suffix.lower())
     if found is None:
         raise click.UsageError(

@@ -70,7 +70,7 @@ struct core_device {
 /* The rates of a kernel, fitted to its measured times. Without measured times they are assumed. */
 struct core_rates {
     double without_vectors; /* factor on the body if the kernel cannot use vectors */
-    double arithmetic_rate; /* fraction of the device's arithmetic rate */
+    double arithmetic_rate; /* fraction of the device's arithmetic rate; of a Gram kernel, which computes half, up to 2 */
     double cached_rate; /* rate of rereads, which may hit the L2, in units of CACHED_RATE times the memory rate; also
                            the rate of rewriting C, in units of the memory rate */
 };
@@ -233,9 +233,9 @@ struct core_choice {
     double us, vendor_us; /* measured if CORE_TUNED, else predicted; 0: unknown, and always on a host */
 };
 
-/* Return the kernel for the product. A batch that is one product (enum core_merged) is chosen for as that product, if a
-   kernel computes it. `device` is an index, CORE_OTHER_GPU or CORE_HOST. If no kernel of the device
-   can compute the product as it is, kernels of another GPU are candidates. This is a limitation: a kernel of the
+/* Return the kernel for the product. If a batch is one product (enum core_merged) and a kernel computes that, the
+   result is this kernel. `device` is an index, CORE_OTHER_GPU or CORE_HOST. If no kernel of the device can compute the
+   product as it is, those of the first GPU in the pack that has one are candidates. This is a limitation: a kernel of the
    device that can compute only the transposed product is chosen then only if C has more columns than rows and the
    kernel is predicted to be faster than the other GPU's. */
 struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device);
@@ -243,8 +243,9 @@ struct core_choice core_choose(const struct core_pack *pack, const struct core_p
 /* Set `found` to the launches that are worth timing for a product whose C exists (makes_c is 0). The first is the
    choice of core_choose. The others follow in the order of their predicted times: the two fastest launches of each
    candidate, for the product and for the transposed product. They are dropped if is_too_large, or if they are
-   predicted to take more than WORTH_TIMING times the least time. Return the number of launches, at most `room`, which
-   is at least 1; 0 without a kernel. On a host only the first is set. */
+   predicted to take more than WORTH_TIMING times the least time. Of launches after the first, vendor_us,
+   error_factor and is_vendors are 0. Return the number of launches, at most `room`, which is at least 1; 0 without a
+   kernel. On a host only the first is set. */
 int core_contenders(const struct core_pack *pack, const struct core_product *product, int device,
                     struct core_choice *found, int room);
 

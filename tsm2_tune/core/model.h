@@ -49,7 +49,7 @@ enum { MOST_ONE_EACH = 65535 }; /* products of a kernel that is CORE_ONE_EACH: b
 /* Facts of a kernel that follow from the pack. */
 struct core_derived {
     double log_m, log_n, log_k, log_batch; /* of its own shape */
-    double loading_blocks; /* at its own shape: resident blocks per multiprocessor, times the full share of a tile */
+    double loading_blocks; /* at its own shape: resident blocks per multiprocessor, times the mean filled fraction of its tiles */
     double busy_blocks; /* at its own shape: mean resident blocks of the multiprocessors that have any */
     double resident_blocks; /* at its own shape: blocks per multiprocessor if all are resident and have several tiles;
                                else 0 */

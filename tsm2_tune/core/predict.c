@@ -469,7 +469,8 @@ static int is_unused(const struct core_point *point, const struct work *work)
 }
 
 /* Add a point. Its weight is the reciprocal cube of its distance + DISTANCE_OFFSET. A short time consists mostly of
-   its start, so the logarithm of its ratio is reduced for a longer time: fully for the share of the start. */
+   its start, which does not grow with the product: this part of the logarithm of its ratio is scaled by the quotient
+   of both times from rates. */
 void add_point(struct average *average, const struct core_point *point, const struct work *work, double rates_us)
 {
     if (is_unused(point, work))

@@ -121,7 +121,10 @@ class Plan:
         self.kernel_launch = cuda().cuLaunchKernelEx
         if not match.grid[0]:
             m, n, _ = self.shape
-            raise ValueError(f"a product of {m}x{n} has more tiles than a launch has blocks: compute it in parts")
+            raise ValueError(
+                f"a product of {m}x{n} needs more blocks than a grid has, or a workspace beyond any memory:"
+                " compute it in parts"
+            )
         self.head = (*match.grid, match.products_of_grid, launch.threads, 1, 1, launch.smem_bytes)
         self.needed_bytes = match.workspace_bytes
         self.scalar_type, self.is_complex, self.alignment_mask = OF_ELEMENT[product.a.element]

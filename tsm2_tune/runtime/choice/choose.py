@@ -257,8 +257,8 @@ def match(
     GPU are preferred to those tuned on other GPUs. For a tuned shape the result is the kernel that was fastest there.
     For another shape it is the kernel with the least predicted time, which may compute the transposed product; if the
     rates of the device or the occupancy of a kernel are unknown, the kernel of the nearest tuned shape, by the
-    Euclidean distance of the logarithms of m, n and k. If the core does not load, only tuned shapes have a kernel.
-    Raise LookupError if no kernel has this element type, ValueError if no kernel has this op.
+    Euclidean distance of the logarithms of m, n, k and batch. If the core does not load, only tuned shapes have a
+    kernel. Raise LookupError if no kernel has this element type, ValueError if no kernel has this op.
     """
     m, n, k, batch = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)))
     for name, word in (("device", device), ("op", op)):
@@ -314,7 +314,10 @@ def check_place(product: Product) -> None:
     """Raise TypeError if the arrays are on the CPU and all kernels are for GPUs, RuntimeError for the opposite."""
     if product.on_host not in values_of_on_host():
         if product.on_host:
-            raise TypeError("a: this module's kernels were tuned on GPUs only: pass device arrays")
+            raise TypeError(
+                "a: this module's kernels were tuned on GPUs only: pass device arrays, or print the choice"
+                " for a shape by tsm2-tune predict"
+            )
         raise RuntimeError(
             "a: this module's kernels were tuned on a host only: pass NumPy arrays, or tune on the GPU"
         )

@@ -22,7 +22,8 @@ from tsm2_tune.runtime.module_data import CORE, CORE_TEXTS, PACK
 TYPES_IN_C = (*DTYPES, *MATHS.values())  # in the order of core_type
 OTHER_GPU, HOST = -1, -2  # devices that are in no pack
 NO_KERNEL, TUNED, PREDICTED, NEAREST = range(4)  # core_reason
-# Without fused multiply-adds, all processors choose the same kernels. Names are bound inside the library.
+# Without fused multiply-adds, processors choose the same kernels, unless predicted times differ by the rounding of
+# libm's exp and log. Names are bound inside the library.
 CORE_FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-Wl,-Bsymbolic")
 COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "clang++")
 CORE_SECONDS = 60  # time limit of the compiler

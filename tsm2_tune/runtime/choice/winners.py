@@ -87,13 +87,13 @@ class Match:
     grid: tuple[int, int]  # blocks in x and y; (0, 0) if the product has too many tiles
     workspace_bytes: tuple[int, int] | None  # of partial sums and of counters; None if the kernel has no workspace
     measured_at: tuple[int, int, int]  # m, n and k of the nearest shape at which the kernel was measured
-    distance: float  # to that shape: sqrt(log(m/m')^2 + log(n/n')^2 + log(k/k')^2)
+    distance: float  # to that shape: of the logarithms of m, n, k and the number of products
     is_tuned: bool = False  # whether the winner was tuned for the product's shape
     is_transposed: bool = False  # whether the kernel computes the transposed product
     other_device: str | None = None  # name of the product's GPU, if the winner was tuned on another GPU
     expected_us: float | None = None  # GPU time: measured if the shape was tuned, else predicted; None: unknown
     vendor_us: float | None = None  # cuBLAS's time, likewise; None also if its result was wrong
-    is_vendor_chosen: bool = False  # whether cuBLAS is faster than the kernel, or predicted to be nearly as fast
+    is_vendor_chosen: bool = False  # whether cuBLAS is faster, or the kernel's predicted gain is within its error
     is_timed: bool = False  # whether `measure` took both times on the product's own arrays
     batch: int = 1  # products that the kernel computes
     strides: tuple[int, int, int] = (0, 0, 0)  # between the products' A, B and C as the kernel computes them

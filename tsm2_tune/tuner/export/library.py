@@ -75,7 +75,8 @@ def export_library(
     if rows and not any(row.compute_capability for row in rows):
         raise InputError(
             f"nothing to export: {store.path} has only winners of the host for what was asked, and a library"
-            " holds a GPU's kernels: tune on a GPU, or export --format module"
+            " holds a GPU's kernels: tune on a GPU, export pretuned kernels by --pretuned h100 or h200,"
+            " or a module by --format module"
         )
     found = among(_usable(rows, tell))
     if not found:

@@ -92,7 +92,7 @@ def _record(kind: type[RecordType], **members: Any) -> RecordType:
 class DeviceRates:
     """The measured rates of a GPU, or of the emulation on the CPU, and the error of predicted gains.
 
-    Without measurements `gain_error` is that of a pack of an H100 with 151 tuned shapes.
+    Without measurements `gain_error` is a prior, which `left_out` explains.
     """
 
     multiprocessors: int

@@ -7,7 +7,7 @@
 
 enum {
     COUNTERS_SHARE = 16, /* a sixteenth of a caller's workspace is for counters: a kernel needs 4 bytes a tile, and
-                            partial sums of two tiles or more */
+                            one partial sum or more for each element of a tile */
     ALIGNMENT = 16,
     GRANULARITY = 256,
 };
