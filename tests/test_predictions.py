@@ -15,6 +15,7 @@ from tests.predicted import GPU, RATES, SMS, Kind, Shape, core, core_times, meas
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice.choose import Layout, core_record
+from tsm2_tune.runtime.choice.core import PREDICTED, TUNED
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.tuner.packs.core_pack import DeviceRates
 
@@ -113,6 +114,18 @@ def test_a_measured_time_with_odd_lines_counts_for_odd_lines() -> None:
     ratios = [best(SPLIT, R, 380.0, at, twice)[0] / best(SPLIT, R, 380.0, at)[0] for at in near]
     assert ratios[0] < 1.01
     assert ratios[1] > 1.9
+
+
+def test_a_tuned_time_does_not_hold_for_lines_that_are_odd_alone() -> None:
+    (m, _, k), known = R, core(measured(SPLIT, R, 400.0, vendor_us=500.0))
+    found = [
+        known.choose(core_record("f32", R, ((lda, 0), (k, 0), (m, 0)), (False, False), is_gram=False), GPU)
+        for lda in (m, m + 4, m + 1)
+    ]
+    assert [one.reason for one in found] == [TUNED, TUNED, PREDICTED]
+    assert [one.us for one in found[:2]] == [400.0, 400.0]
+    assert found[2].us > 1.02 * 400
+    assert [(one.distance, one.measured_us) for one in found] == [(0.0, 400.0)] * 3
 
 
 def test_no_kernel_is_predicted_to_beat_the_memory_or_arithmetic() -> None:

@@ -253,6 +253,14 @@ static double predicted_vendor_us(const struct candidates *candidates, int neare
     return average.weights > 0 ? vendor_us(&average, &work) : 0;
 }
 
+/* Return whether the kernel can use vectors for the product if, and only if, it could where its own time was measured:
+   else that time does not hold, even for its own shape. */
+static int uses_vectors_as_measured(const struct core_pack *pack, int index, const struct core_product *product)
+{
+    const struct core_point *own = &pack->points[pack->derived[index].first_point];
+    return own->lacks_vectors == work_of(pack, index, product).lacks_vectors;
+}
+
 /* Choose a kernel that computes the product as it is. `wanted` is the preferred order of a C that is allocated later.
    */
 static struct core_choice choose_as_is(const struct core_pack *pack, const struct core_product *product, int device,
@@ -268,11 +276,13 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
     const int nearest = choice.kernel, is_host = pack->devices[candidates.device].is_host;
     choice.reason = CORE_NEAREST;
     choice.is_of_other_device = !is_host && candidates.device != device;
-    if (is_own_shape(&pack->kernels[nearest], product)) {
+    const int can_predict = are_predicted(&candidates);
+    if (is_own_shape(&pack->kernels[nearest], product) &&
+        (!can_predict || uses_vectors_as_measured(pack, nearest, product))) {
         choice.reason = CORE_TUNED;
         choice.us = is_host ? 0 : pack->kernels[nearest].us;
         choice.vendor_us = is_host ? 0 : pack->kernels[nearest].vendor_us;
-    } else if (are_predicted(&candidates)) {
+    } else if (can_predict) {
         choose_fastest(&candidates, &choice);
         choice.reason = CORE_PREDICTED;
         choice.us = is_host ? 0 : choice.us;

@@ -202,7 +202,7 @@ struct core_product core_transposed_product(const struct core_product *product);
 
 enum core_reason {
     CORE_NO_KERNEL, /* no kernel has this type, these orders and conjugates */
-    CORE_TUNED, /* the kernel was tuned for this shape */
+    CORE_TUNED, /* the kernel was tuned for this shape, and uses vectors as it did there */
     CORE_PREDICTED, /* the kernel has the least predicted time */
     CORE_NEAREST /* no times can be predicted, and the kernel's own shape is the nearest */
 };
