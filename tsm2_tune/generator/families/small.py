@@ -229,7 +229,7 @@ class Small(Family[SmallConfig]):
         Rule(
             "groups-begin-at-vectors",
             "shape",
-            "a group of as many products as a vector has elements begins at a vector, so that copies move vectors",
+            "copies move whole vectors only if every group of products begins at a multiple of 16 bytes",
             _groups_begin_at_vectors,
             of=("kilobytes", "stages", "padding", "direct"),
         ),

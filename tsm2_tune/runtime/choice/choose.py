@@ -315,8 +315,8 @@ def check_place(product: Product) -> None:
     if product.on_host not in values_of_on_host():
         if product.on_host:
             raise TypeError(
-                "a: this module's kernels were tuned on GPUs only: pass device arrays, or print the choice"
-                " for a shape by tsm2-tune predict"
+                "a: this module's kernels were tuned on GPUs only: pass device arrays (tsm2-tune predict shows the"
+                " choice for a shape without a GPU)"
             )
         raise RuntimeError(
             "a: this module's kernels were tuned on a host only: pass NumPy arrays, or tune on the GPU"
