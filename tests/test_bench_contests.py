@@ -6,22 +6,23 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import pack, unseen, unseen_run
+from benchmarks import module_calls, pack, unseen, unseen_run, versus_cublas
 from benchmarks.cells import Cell
 from benchmarks.contest import CONTESTANTS, Contest
 from benchmarks.result_file import ResultFile, read
 from benchmarks.versus_cublas import PATIENT
-from benchmarks.winner import Winner
+from benchmarks.winner import Prospects, Skipped, Winner
 from tests.benchmarked_vendor import CEILINGS, PRODUCT, TSMT, FakeCublas, FakeLt, KnownHost
 from tests.conftest import ONCE
 from tests.fabricated import ONE_STATE, configuration
 from tests.fabricated_rows import BIG, FACTS, RIGHT, SMALL, row
+from tests.modules import recorded
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
@@ -89,7 +90,57 @@ def test_a_run_goes_on_where_another_ended(tmp_path: Path, monkeypatch: pytest.M
     assert ([path.name for path in tmp_path.iterdir()], first.path.read_bytes()) == (["result.json"], before)
 
 
+# The run beside cuBLAS
+
+
+SELECTION = versus_cublas.Selection(("R",), ("column",), ("f32",), "quick", seconds=1.0, time_limit=None)
+
+
+@pytest.mark.parametrize("time_limit", [None, 25.0])
+def test_cells_are_measured_or_skipped_until_the_time_limit(
+    time_limit: float | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each takes 10 s by the clock that the run looks at."""
+    now = [0.0]
+
+    def measured(cell: Cell, _: Prospects) -> dict[str, Any]:
+        now[0] += 10.0
+        if cell.problem.n == 8:
+            raise Skipped("no room for 1 bytes of device memory")
+        return cast(dict[str, Any], row(cell))
+
+    result = ResultFile(tmp_path / "result.json", dict(FACTS))
+    cells = ((cell, Prospects(cell.problem, 1, ())) for cell in SELECTION.cells)
+    done = versus_cublas.measure_cells(
+        PhaseTimer(), measured, result, cells, time_limit=time_limit, start=0.0, verbose=True, clock=lambda: now[0]
+    )
+    assert done is (time_limit is None)
+    assert [item["n"] for item in result.rows] == ([2, 16, 32] if done else [2])
+    assert [item["n"] for item in result.skipped] == [8]
+    assert read(result.path)["rows"] == result.rows
+    said = capsys.readouterr().out
+    assert ("stopped by the time limit before R column 20480x16x20480:f32" in said) is not done
+    assert "in all: " in said
+
+
 # Shapes that were not tuned
+
+
+def test_device_arrays_are_the_operands(plain_module: ModuleType) -> None:
+    module = recorded(plain_module)
+
+    def lying(address: int, rows: int, columns: int, leading: int) -> Any:
+        filling = SimpleNamespace(leading_dimension=leading)
+        return SimpleNamespace(address=address, rows=rows, columns=columns, filling=filling, row_major=False)
+
+    a, b, c = lying(0x1000, 6, 3, 7), lying(0x2000, 3, 2, 3), lying(0x3000, 6, 2, 8)
+    operands: Any = SimpleNamespace(problem=Problem(6, 2, 3, "f32"), a=a, b=b, c=c)
+    call = module_calls.called(module, operands, on_host=False, library=None)
+    assert (call.falls_back, call.fallback, call.record["choice"]) == (None, None, str(call.choice))
+    call.launch()
+    (launch,) = module.driver.launches
+    assert launch["values"] == [6, 2, 3, 1.0, 0x1000, 7, 0x2000, 3, 0.0, 0x3000, 8]
+    assert launch["stream"] is None  # the default one, whose events the timing takes
 
 
 ON_HOST = ["--device", "cpu", "--regime", "R,T", "--layout", "column", "--dtype", "f32", "--each", "1"]
