@@ -255,9 +255,15 @@ class Cupy(SimpleNamespace):
         return sys.modules["cupy"].device(self.number)
 
 
+class FakeModule(SimpleNamespace):
+    """A library that can be a key, as modules can."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 def fake_cupy() -> SimpleNamespace:
     """CuPy; `streams` are current on the devices, and what it makes is in `made`."""
-    fake, current = SimpleNamespace(ndarray=Cupy, streams={0: 0, 1: 0}, made=[]), [0]
+    fake, current = FakeModule(ndarray=Cupy, streams={0: 0, 1: 0}, made=[]), [0]
 
     @contextlib.contextmanager
     def device(number: int) -> Iterator[None]:

@@ -228,3 +228,12 @@ def test_cupys_products_with_factors_are_decided_by_themselves(
     module.gemm(a, b, out=out, alpha=2.0, measure=True)
     module.gemm(a, b, out=out, measure=True)
     assert (len(products), len(module.driver.launches)) == (2, launches + 1)
+
+
+def test_cupys_plans_are_of_these_arrays_and_the_latest(module: ModuleType) -> None:
+    look_up = module.cupy_look_up(fake_cupy())
+    given, others = ([Cupy(one) for one in arrays(m)] for m in (M, 2 * M))
+    assert look_up(*given, None)[0] is None
+    for plan in ((1, 2, 3), (4, 5, 6)):
+        assert look_up(*given, None, plan)[0] == plan
+        assert [look_up(*one, None)[0] for one in (given, others, given)] == [plan, None, plan]
