@@ -150,9 +150,9 @@ def test_both_ways_to_launch_a_plan_write_their_own_addresses(module: ModuleType
     given = arrays("torch", 0x1000, 0x2000, 0x3000)
     product = module.Product.of(*given)
     _, plan, _ = module.prepare_launch(product, module.chosen_or_vendor(product, "error"), None)
-    plan.start(0x1000, 0x2000, 0x3000, None, None, 0, given[0])
+    plan.start((0, 0x1000, 0x2000, 0x3000), None, None, given[0])
     plan.start_within(0x4000, 0x5000, 0x6000, 0, 0, 0)
-    plan.start(0x1000, 0x2000, 0x3000, None, None, 0, given[0])
+    plan.start((0, 0x1000, 0x2000, 0x3000), None, None, given[0])
     assert [launch["values"][4] for launch in module.driver.launches] == [0x1000, 0x4000, 0x1000]
 
 

@@ -139,7 +139,7 @@ def test_each_call_does_what_it_does_without(
 def test_a_kernel_that_splits_k_gets_the_workspace_of_now(compiled: ModuleType) -> None:
     compiled.driver.current = 0xC0
     by_plan, start = list[int](), compiled.Plan.start
-    compiled.Plan.start = lambda *arguments: logged(by_plan, arguments[6], start(*arguments))
+    compiled.Plan.start = lambda *arguments: logged(by_plan, arguments[1][0], start(*arguments))
 
     def workspace_of(m: int) -> list[int]:
         compiled.gemm(

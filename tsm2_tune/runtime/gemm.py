@@ -170,7 +170,7 @@ def gemm(
     product, plan, handle = prepare_launch(product, found, stream)
     await_all(product, stream, handle)
     assert product.out is not None
-    plan.start(product.a.address, product.b.address, product.out.address, alpha, beta, handle, a)
+    plan.start((handle, product.a.address, product.b.address, product.out.address), alpha, beta, a)
     hold_until_done(product, plan.context, handle)
     if is_kept:
         _remember(product.library, a, b, out, plan, asked)

@@ -90,7 +90,7 @@ class Plan:
     """A product's loaded kernel and its launch configuration, to be launched with any addresses, alpha and beta."""
 
     __slots__ = (
-        "alignment_mask", "batch", "checked_addresses", "context", "context_number", "function", "head", "is_complex",
+        "alignment_mask", "batch", "checked_operands", "context", "context_number", "function", "head", "is_complex",
         "kernel", "kernel_launch", "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order",
         "out_shape", "out_strides", "places", "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
@@ -130,8 +130,8 @@ class Plan:
         self.scalar_type, self.is_complex, self.alignment_mask = OF_ELEMENT[product.a.element]
         self.largest = LARGEST[self.scalar_type]
         self.spans = tuple([x.span_bytes for x in product.given])
-        # Of a, b and out of the last call that passed the checks of alignment and overlap.
-        self.checked_addresses: tuple[int, int, int] | None = None
+        # The stream and the addresses of the last call that passed the checks of alignment and overlap.
+        self.checked_operands: tuple[int, ...] | None = None
         self.out_shape, self.out_strides, self.out_order = product.out_shape, made_strides(product, match), ""
         if product.products:
             self.out_order = "C" if self.out_strides == packed_strides(self.out_shape, 1) else ""
@@ -140,24 +140,24 @@ class Plan:
         self.slots = [Slot(self)]
 
     def start(
-        self, a: int, b: int, out: int, alpha: complex | None, beta: complex | None, stream: int, array: Array
+        self, operands: tuple[int, int, int, int], alpha: complex | None, beta: complex | None, array: Array
     ) -> None:
-        """Launch the kernel on the stream. a, b and out are addresses; alpha and beta may be None for neutral values.
+        """Launch the kernel. `operands` are the stream and the addresses of a, b and out.
 
-        The library of `array`, one of the operands, allocates the workspace. Raise RuntimeError if the launch fails.
+        If alpha or beta is None, it has its neutral value. The library of `array`, one of the operands, allocates the
+        workspace. Raise RuntimeError if the launch fails.
         """
         try:
             slot = self.slots.pop()
         except IndexError:
             slot = Slot(self)
-        operands = stream, a, b, out
         if slot.operands != operands:
             STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, *operands)
             slot.operands = operands
         if slot.alpha is not alpha or slot.beta is not beta:
             slot.set_factors(self, alpha, beta)
         if self.needed_bytes is not None or self.kernel_launch(slot.config, self.function, slot.parameters, None):
-            self.launch(slot, stream, array)
+            self.launch(slot, operands[0], array)
         self.slots.append(slot)
 
     def start_within(self, a: int, b: int, out: int, stream: int, partials: int, counters: int) -> None:

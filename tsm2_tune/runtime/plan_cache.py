@@ -100,11 +100,12 @@ def starter_of(
             out, at = new_out(plan, a, on)
             if out is None:
                 return None
-        elif (addresses := (pa, pb, at)) != plan.checked_addresses:
+            operands = handle, pa, pb, at
+        elif (operands := (handle, pa, pb, at)) != plan.checked_operands:
             if (pa | pb | at) & plan.alignment_mask or overlaps(pa, pb, at, plan.spans):
                 return None
-            plan.checked_addresses = addresses
-        plan.start(pa, pb, at, alpha, beta, handle, a)
+            plan.checked_operands = operands
+        plan.start(operands, alpha, beta, a)
         return out
 
     return start

@@ -111,7 +111,7 @@ def _ways_to(
         if place == 0 or is_compiled(way.winner, way.index_bits, arch):
             with suppress(RuntimeError):  # leave out a kernel that does not load
                 _, made, _ = prepare_launch(product, way, handle, is_kept=False)
-                starts.append(partial(made.start, at_a, at_b, at_out, alpha, beta, handle, product.a.array))
+                starts.append(partial(made.start, (handle, at_a, at_b, at_out), alpha, beta, product.a.array))
                 ways.append(way)
     return ways, starts
 

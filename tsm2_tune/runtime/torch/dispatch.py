@@ -91,7 +91,7 @@ def torch_taker(torch: Any) -> Taker:
         if c is not None and c is not out and beta != 0:
             out.copy_(c)
         try:
-            plan.start(pa, pb, at, alpha, beta, stream_at(on), a)
+            plan.start((stream_at(on), pa, pb, at), alpha, beta, a)
         except MemoryError:  # no room for the workspace
             return None
         return out

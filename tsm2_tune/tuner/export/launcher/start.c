@@ -138,8 +138,8 @@ static enum way launch(const struct call *call, unsigned char *slot, bool is_who
     }
     if (entry->start == NULL)
         return LOOK_CLOSER;
-    PyObject *started = PyObject_CallFunction(entry->start, "KKKOOKO", call->at[A], call->at[B], call->at[OUT],
-                                              arguments[ALPHA], arguments[BETA], stream, arguments[ARRAY_A]);
+    PyObject *started = PyObject_CallFunction(entry->start, "(KKKK)OOO", stream, call->at[A], call->at[B],
+                                              call->at[OUT], arguments[ALPHA], arguments[BETA], arguments[ARRAY_A]);
     Py_XDECREF(started);
     return started == NULL ? RAISED : STARTED;
 }
