@@ -103,16 +103,18 @@ def test_nothing_to_export_and_an_unknown_format(nasty: Winners) -> None:
 
 
 def test_modules_leave_out_winners_not_verified_in_full(path: Path) -> None:
-    other = Problem(64, 2, 64, "f64")
-    database_of(path, trial(full_verdict="right in 9 calls"), trial(problem=other, full_verdict=None))
+    other, batch = Problem(64, 2, 64, "f64"), Problem(8, 8, 8, "f64", "nn", 500000)
+    parts = [trial(problem=one, full_verdict=None) for one in (batch, other)]
+    database_of(path, trial(full_verdict="right in 9 calls"), *parts)
     told = list[str]()
     found = tsm2_tune.export(path, format="module", binaries=False, on_event=lambda event: told.append(str(event)))
     assert told == [
-        f"left out: 1 winner, not verified in full, {trial().config.text} for {other.text} on {GPU}: tune that"
-        " shape on that device to verify it"
+        f"left out: 2 winners, not verified in full, such as {trial().config.text} for {batch.text} on {GPU}: to"
+        f" verify them, run `tsm2-tune --db {path} --cache clean --shapes '{batch.text},{other.text}'` on that"
+        " device, then this again"
     ]
     assert (found.text or "").count("    Winner(") == 1
-    assert len((tsm2_tune.export(path, format="csv").text or "").splitlines()) == 3
+    assert len((tsm2_tune.export(path, format="csv").text or "").splitlines()) == 4
     with pytest.raises(StoreError, match="a winner on NVIDIA H200 that was not verified in full"):
         tsm2_tune.export(path, format="module", binaries=False, products=[other])
 

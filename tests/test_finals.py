@@ -147,8 +147,8 @@ def test_what_the_machine_ended_is_verified_by_the_next_run(store: Store) -> Non
         export.export(store, "module")
     assert str(caught.value) == (
         f"{store.path} has a winner on NVIDIA H200 that was not verified in full, {A.text} for {PROBLEM.text}:"
-        f" `tsm2-tune --db {store.path} --cache clean --shapes {PROBLEM.text}` on that device verifies it, or"
-        " export only another device with --device"
+        f" to verify it, run `tsm2-tune --db {store.path} --cache clean --shapes {PROBLEM.text}` on that device, then"
+        " this again; or export only another device with --device"
     )
     assert "in part" in export.export(store, "markdown")[0]
     replay.refuted = {}

@@ -219,11 +219,16 @@ def test_advice_about_a_text_imports_it_first(texts: Path, tmp_path: Path) -> No
     path = texts / "card.jsonl"
     done = run("export", "--db", str(path), "--no-binaries", "-o", str(tmp_path / "best.py"))
     first, last = done.stderr.splitlines()
-    assert f": import this file (tsm2-tune import {path} --db results.db), and tune that shape on" in first
+    advice = (
+        f": to verify it, run `tsm2-tune import {path} --db results.db`, then `tsm2-tune --db results.db --cache"
+        f" clean --shapes 600x2x300:f64` on that device, then this again with --db results.db in place of {path}"
+    )
+    assert first.endswith(advice)
     assert last == f"wrote {tmp_path}/best.py: 1 kernel for 1 problem"
     path.write_text(path.read_text().replace('"right in 9 calls"', "null"))
-    assert f": after `tsm2-tune import {path} --db results.db`, `tsm2-tune --db results.db --cache" in refused(
-        "export", "--db", str(path), "--no-binaries", "-o", str(tmp_path / "best.py")
+    assert (
+        f": to verify them, run `tsm2-tune import {path} --db results.db`, then `tsm2-tune --db results.db"
+        in refused("export", "--db", str(path), "--no-binaries", "-o", str(tmp_path / "best.py"))
     )
 
 

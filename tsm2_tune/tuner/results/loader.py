@@ -17,7 +17,7 @@ from tsm2_tune.tuner.results import queries, records, vendor_measurements
 from tsm2_tune.tuner.results.best_view import Among, BestRow
 from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import paragraphs, schema
-from tsm2_tune.tuner.results.storage.addresses import DEFAULT_DATABASE, import_command, is_text
+from tsm2_tune.tuner.results.storage.addresses import DEFAULT_DATABASE, import_command, is_text, shown_name
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.validation import Row
@@ -36,6 +36,7 @@ NEWEST_BASIS = (
 )
 
 
+MOST_SHAPES = 20  # shapes in a command of a message
 MOST_TRIALS = 100  # whose rows are in memory at a time; each may have thousands of samples
 
 
@@ -174,16 +175,29 @@ def refuse_unverified(place: str, winners: Sequence[BestRow]) -> None:
     first = winners[0]
     others = sum(row.device == first.device for row in winners) - 1
     count = f"{others + 1} winners on {first.device} that were" if others else f"a winner on {first.device} that was"
-    state = f" --cache {first.cache}" if first.compute_capability and first.cache != Cache.DIRTY else ""
-    on = "" if first.compute_capability else " --device cpu"
-    before = f"after `{import_command(place)}`, " if is_text(place) else ""
-    database = DEFAULT_DATABASE if is_text(place) else place
     raise StoreError(
         f"{place} has {count} not verified in full, {'such as ' if others else ''}{first.config} for"
-        f" {first.problem.text}: {before}`tsm2-tune --db {shlex.quote(database)}{on}{state} --shapes"
-        f" {first.problem.text}{',...' if others else ''}` on that device verifies {'them' if others else 'it'},"
+        f" {first.problem.text}: to verify {'them' if others else 'it'}, run {commands_that_verify(place, winners)};"
         " or export only another device with --device"
     )
+
+
+def commands_that_verify(place: str, rows: Sequence[BestRow]) -> str:
+    """Return the part of a message that names the commands that verify these kernels in full and use them.
+
+    Only rows with the device and L2 state of the first row are included, and at most MOST_SHAPES shapes: after these
+    commands the message names others. `place` names the database. A file of trials is imported into the default one.
+    """
+    first = rows[0]
+    alike = [row.problem.text for row in rows if (row.device, row.cache) == (first.device, first.cache)]
+    shapes = shlex.quote(",".join(list(dict.fromkeys(alike))[:MOST_SHAPES]))
+    state = f" --cache {first.cache}" if first.compute_capability and first.cache != Cache.DIRTY else ""
+    on = "" if first.compute_capability else " --device cpu"
+    database = DEFAULT_DATABASE if is_text(place) else shown_name(place)
+    tune = f"`tsm2-tune --db {shlex.quote(database)}{on}{state} --shapes {shapes}` on that device"
+    if is_text(place):
+        return f"`{import_command(place)}`, then {tune}, then this again with --db {database} in place of {place}"
+    return f"{tune}, then this again"
 
 
 def as_known(connection: Connection, rows: Sequence[BestRow]) -> Iterator[BestRow]:

@@ -18,8 +18,8 @@ from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.loader import commands_that_verify
 from tsm2_tune.tuner.results.records import is_of_this_version
-from tsm2_tune.tuner.results.storage.addresses import tune_into
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
@@ -58,12 +58,12 @@ def verified_in_full(store: Store, tell: Callable[[str], None], rows: Sequence[B
     found = [row for row in rows if row.verified_in_full]
     if not found or len(found) == len(rows):
         return rows
-    first = next(row for row in rows if not row.verified_in_full)
-    count = len(rows) - len(found)
+    missing = [row for row in rows if not row.verified_in_full]
+    first, count = missing[0], len(missing)
     tell(
         f"left out: {count} winner{'s' if count > 1 else ''}, not verified in full,"
         f" {'such as ' if count > 1 else ''}{first.config} for {first.problem.text} on {first.device}:"
-        f" {tune_into(store.path)} that shape on that device to verify it"
+        f" to verify {'them' if count > 1 else 'it'}, run {commands_that_verify(str(store.path), missing)}"
     )
     return found
 
@@ -84,11 +84,13 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
     alike = [row for row in every if (row.device, row.cache, row.dtype, row.op) in kinds]
     wanted = [row for row in rows_between(store, alike) if (row.device, row.cache, row.problem) in given]
     verified = [row for row in wanted if row.verified_in_full]
-    if count := len(wanted) - len(verified):
+    if missing := [row for row in wanted if not row.verified_in_full]:
+        device = missing[0].device
+        of_each_kind = {(row.device, row.cache, row.dtype, row.op): row for row in missing}
+        commands = commands_that_verify(str(store.path), [*of_each_kind.values()])
         tell(
-            f"left out: {count} kernel{'s' if count > 1 else ''} that may be faster between the tuned shapes, not"
-            " verified in full (winners are used there): to verify them,"
-            f" {tune_into(store.path)} the tuned shapes again on {wanted[0].device}"
+            f"left out: {len(missing)} kernel{'s' if len(missing) > 1 else ''} that may be faster between the tuned"
+            f" shapes on {device}, not verified in full (winners are used there): to verify them, run {commands}"
         )
     return [*winners, *verified]
 

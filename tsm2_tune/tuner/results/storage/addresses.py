@@ -93,12 +93,6 @@ def import_command(text: str | PathLike[str]) -> str:
     return f"tsm2-tune import {shlex.quote(os.fspath(text))} --db {DEFAULT_DATABASE}"
 
 
-def tune_into(database: Path | Address) -> str:
-    """Return the verb with which a message tells to tune: a file of trials must be imported first."""
-    text = str(database)
-    return f"import this file ({import_command(text)}), and tune" if is_text(text) else "tune"
-
-
 def tune_first(name: str | PathLike[str]) -> str:
     """Return a hint for a user whose database has no results: the command that tunes, or a database with results.
 
