@@ -17,7 +17,7 @@ from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.runtime.choice.core import PREDICTED, TUNED
 from tsm2_tune.runtime.choice.launch import Launch
-from tsm2_tune.tuner.packs.core_pack import DeviceRates
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, core_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
@@ -347,3 +347,33 @@ def test_predicted_times_are_near_the_measured_ones() -> None:
     assert len(ratios) > 500
     assert np.quantile(ratios, 0.5) < 0.03
     assert np.quantile(ratios, 0.9) < 0.1
+
+
+def gram(m: int, k: int) -> bytes:
+    """The product of a transposed column-major matrix and itself, into a column-major C."""
+    return core_record("f32", (m, m, k), ((0, k), (k, 0), (m, 0)), (False, False), is_gram=True)
+
+
+def test_kernels_of_this_gpu_come_first_for_the_transposed_product_too() -> None:
+    of_transposed, elsewhere = (measured(LOOPING, R, 90.0, op=op) for op in ("ttt", "nn"))
+    elsewhere = replace(elsewhere, winner=replace(elsewhere.winner, device="another GPU"))
+    both = core_of([elsewhere, of_transposed], {GPU: RATES, "another GPU": RATES})
+    for device, kernel, is_other in ((GPU, 1, 0), ("another GPU", 0, 0), ("a third GPU", 0, 1)):
+        found = both.choose(product(R), device)
+        assert (found.kernel, found.is_of_other_device, found.is_transposed) == (kernel, is_other, kernel)
+
+
+@pytest.mark.parametrize(("us", "kernel"), [(20.0, 0), (10.0, 1), (5.0, 1)])
+def test_a_gram_kernel_is_used_at_its_shape_unless_it_is_slower(us: float, kernel: int) -> None:
+    kernels = measured(SPLIT, (8, 8, 10**6), 10.0, op="tn"), measured(SPLIT, (8, 8, 10**6), us, op="tx")
+    assert core(*kernels).choose(gram(8, 10**6), GPU).kernel == kernel
+
+
+def test_cublas_reads_one_matrix_of_a_gram_product_whatever_kernel_is_near() -> None:
+    times = [((16, 16, 10**6), 60.0)]
+    measured_beside = measured(SPLIT, (8, 8, 10**6), 50.0, op="tx", vendor_times=times)
+    near = measured(SPLIT, (15, 15, 10**6), 50.0, op="tn")
+    found = [
+        core(*kernels).choose(gram(15, 999_996), GPU) for kernels in ([measured_beside], [measured_beside, near])
+    ]
+    assert found[0].vendor_us == found[1].vendor_us > 0

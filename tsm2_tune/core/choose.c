@@ -74,38 +74,36 @@ static int has_candidate(const struct candidates *candidates)
     return next_candidate(candidates, &index);
 }
 
-/* Return the device whose kernels are candidates; -1 if no kernel can compute the product. It is the device itself,
-   or else the device of the first kernel that can, a host for a host and a GPU for a GPU. */
-static int device_of_candidates(const struct core_pack *pack, const struct core_product *product, int device)
+/* Return the device whose kernels are candidates; -1 if no kernel can compute the product or the transposed product.
+   It is the device itself, or else the device of the first kernel that can, a host for a host and a GPU for a GPU. */
+static int device_of_candidates(const struct core_pack *pack, const struct core_product *product,
+                                const struct core_product *transposed, int device)
 {
-    const int count = (int)pack->header->kernel_count;
     const int is_host = device == CORE_HOST || (device >= 0 && pack->devices[device].is_host);
-    for (int index = 0; index < count; ++index)
-        if ((int)pack->kernels[index].device == device && can_compute(pack, index, product, -1))
-            return device;
-    for (int index = 0; index < count; ++index) {
-        const int other = (int)pack->kernels[index].device;
-        if (pack->devices[other].is_host == is_host && can_compute(pack, index, product, -1))
-            return other;
+    int first_other = -1;
+    for (int index = 0; index < (int)pack->header->kernel_count; ++index) {
+        const int found = (int)pack->kernels[index].device;
+        const int may_be_first = first_other < 0 && pack->devices[found].is_host == is_host;
+        if ((found == device || may_be_first) &&
+            (can_compute(pack, index, product, -1) || can_compute(pack, index, transposed, -1))) {
+            if (found == device)
+                return device;
+            first_other = found;
+        }
     }
-    return -1;
+    return first_other;
 }
 
-/* Find the candidates. If C is allocated later, only kernels for the wanted order, if there are any. Return whether
-   there are candidates. */
+/* Find the device's candidates. If C is allocated later, only kernels for the wanted order, if there are any. Return
+   whether there are candidates. */
 static int find_candidates(const struct core_pack *pack, const struct core_product *product, int device, int wanted,
                            struct candidates *found)
 {
-    found->pack = pack, found->product = product, found->c_order = -1;
-    found->device = device_of_candidates(pack, product, device);
-    if (found->device < 0)
-        return 0;
-    if (product->makes_c && product->m > 1 && product->n > 1) {
-        found->c_order = wanted;
-        if (!has_candidate(found))
-            found->c_order = -1;
-    }
-    return 1;
+    found->pack = pack, found->product = product, found->device = device;
+    found->c_order = product->makes_c && product->m > 1 && product->n > 1 ? wanted : -1;
+    if (found->c_order >= 0 && !has_candidate(found))
+        found->c_order = -1;
+    return has_candidate(found);
 }
 
 /* --- The best candidate --- */
@@ -131,7 +129,7 @@ static double distance_between(const struct core_choice *measured, const struct 
 static int comes_before(const struct core_pack *pack, int a, int b)
 {
     const struct core_kernel *x = &pack->kernels[a], *y = &pack->kernels[b];
-    return x->is_gram != y->is_gram ? x->is_gram : x->us < y->us;
+    return x->us != y->us ? x->us < y->us : x->is_gram > y->is_gram;
 }
 
 static int are_predicted(const struct candidates *candidates)
@@ -238,7 +236,8 @@ double core_predict(const struct core_pack *pack, int index, const struct core_p
 }
 
 /* Return cuBLAS's predicted time from its times beside all candidates; 0 without any. `nearest` is the candidate
-   whose shape is nearest. Set the distance of the nearest shape at which cuBLAS was measured. */
+   whose shape is nearest: a matrix with several storage orders counts in this kernel's. Set the distance of the nearest
+   shape at which cuBLAS was measured. */
 static double predicted_vendor_us(const struct candidates *candidates, int nearest, double *distance)
 {
     const struct core_pack *pack = candidates->pack;
@@ -261,8 +260,8 @@ static int uses_vectors_as_measured(const struct core_pack *pack, int index, con
     return own->lacks_vectors == work_of(pack, index, product).lacks_vectors;
 }
 
-/* Choose a kernel that computes the product as it is. `wanted` is the preferred order of a C that is allocated later.
-   */
+/* Choose a kernel of the device that computes the product as it is. `wanted` is the preferred order of a C that is
+   allocated later. */
 static struct core_choice choose_as_is(const struct core_pack *pack, const struct core_product *product, int device,
                                        int wanted)
 {
@@ -273,9 +272,8 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
     if (!find_candidates(pack, product, device, wanted, &candidates))
         return choice;
     choose_nearest(&candidates, &choice);
-    const int nearest = choice.kernel, is_host = pack->devices[candidates.device].is_host;
+    const int nearest = choice.kernel, is_host = pack->devices[device].is_host;
     choice.reason = CORE_NEAREST;
-    choice.is_of_other_device = !is_host && candidates.device != device;
     const int can_predict = are_predicted(&candidates);
     if (is_own_shape(&pack->kernels[nearest], product) &&
         (!can_predict || uses_vectors_as_measured(pack, nearest, product))) {
@@ -295,14 +293,13 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
 /* --- The transposed product --- */
 
 /* Return whether the transposed product's choice is better than the product's own. The predicted times are compared
-   without the penalty for distance, which decides only among kernels for the same product. A kernel of the device is
-   not replaced by another device's. On a host no times are returned, so the choice with the nearer shape is better. */
+   without the penalty for distance, which decides only among kernels for the same product. On a host no times are
+   returned, so the choice with the nearer shape is better. */
 static int is_better(const struct core_choice *transposed, const struct core_choice *as_is, int is_host)
 {
     if (is_host)
         return transposed->distance < as_is->distance;
-    return transposed->us > 0 && transposed->us < as_is->us &&
-           (!transposed->is_of_other_device || as_is->is_of_other_device);
+    return transposed->us > 0 && transposed->us < as_is->us;
 }
 
 /* --- Launches --- */
@@ -398,11 +395,12 @@ void core_set_leading_dimensions(const struct core_pack *pack, const struct core
     set_ld(&pack->kernels[choice->kernel], choice->is_transposed ? &transposed : &computed, choice);
 }
 
-/* Complete the choice for the product as its kernel computes it. */
-static struct core_choice completed(const struct core_pack *pack, const struct core_product *product,
+/* Complete the choice for the product as its kernel computes it. `device` is the one that computes. */
+static struct core_choice completed(const struct core_pack *pack, const struct core_product *product, int device,
                                     struct core_choice choice)
 {
     const struct core_kernel *kernel = &pack->kernels[choice.kernel];
+    choice.is_of_other_device = !pack->devices[kernel->device].is_host && (int)kernel->device != device;
     choice.extents[0] = product->m, choice.extents[1] = product->n, choice.extents[2] = product->k;
     choice.batch_count = product->batch_count;
     set_ld(kernel, product, &choice);
@@ -426,18 +424,21 @@ static int may_be_transposed(const struct core_product *product, const struct co
 static struct core_choice choose_apart(const struct core_pack *pack, const struct core_product *product, int device)
 {
     const struct core_product transposed = core_transposed_product(product);
+    const int found = device_of_candidates(pack, product, &transposed, device);
     struct core_choice none;
     memset(&none, 0, sizeof none);
-    const int is_host = device == CORE_HOST || (device >= 0 && pack->devices[device].is_host);
-    const struct core_choice as_is = choose_as_is(pack, product, device, CORE_COLUMN_MAJOR);
+    if (found < 0)
+        return none;
+    const int is_host = pack->devices[found].is_host;
+    const struct core_choice as_is = choose_as_is(pack, product, found, CORE_COLUMN_MAJOR);
     if (as_is.reason != CORE_NO_KERNEL && !may_be_transposed(product, &as_is, is_host))
-        return completed(pack, product, as_is);
-    struct core_choice transposed_choice = choose_as_is(pack, &transposed, device, CORE_ROW_MAJOR);
+        return completed(pack, product, device, as_is);
+    struct core_choice transposed_choice = choose_as_is(pack, &transposed, found, CORE_ROW_MAJOR);
     transposed_choice.is_transposed = 1;
     if (transposed_choice.reason != CORE_NO_KERNEL &&
         (as_is.reason == CORE_NO_KERNEL || is_better(&transposed_choice, &as_is, is_host)))
-        return completed(pack, &transposed, transposed_choice);
-    return as_is.reason == CORE_NO_KERNEL ? none : completed(pack, product, as_is);
+        return completed(pack, &transposed, device, transposed_choice);
+    return completed(pack, product, device, as_is);
 }
 
 struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device)
@@ -481,12 +482,15 @@ static int is_same_launch(const struct core_choice *a, const struct core_choice 
            a->is_transposed == b->is_transposed;
 }
 
-/* Insert the launches of all candidates for the product. Return the number of choices. */
+/* Insert the launches of all candidates for the product, which are of the device of found[0]. `device` is the one that
+   computes. Return the number of choices. */
 static int insert_launches(const struct core_pack *pack, const struct core_product *product, int device,
                            int is_transposed, struct core_choice *found, int count, int room)
 {
     struct candidates candidates;
-    if (!find_candidates(pack, product, device, CORE_COLUMN_MAJOR, &candidates) || !are_predicted(&candidates))
+    const int device_of_kernels = (int)pack->kernels[found[0].kernel].device;
+    if (!find_candidates(pack, product, device_of_kernels, CORE_COLUMN_MAJOR, &candidates) ||
+        !are_predicted(&candidates))
         return count;
     for (int index = -1; next_candidate(&candidates, &index);) {
         struct timed_launch launches[LAUNCHES_OF_A_KERNEL];
@@ -499,13 +503,12 @@ static int insert_launches(const struct core_pack *pack, const struct core_produ
         choice.kernel = index;
         choice.is_transposed = is_transposed;
         choice.merged = found[0].merged;
-        choice.is_of_other_device = candidates.device != device;
         set_measured(pack, product, 0, &choice);
         for (int i = 0; i < launch_count; ++i) {
             choice.rows_per_block = launches[i].rows;
             choice.splits = launches[i].splits;
             choice.us = launches[i].us;
-            const struct core_choice full = completed(pack, product, choice);
+            const struct core_choice full = completed(pack, product, device, choice);
             if (!full.is_too_large && !is_same_launch(&full, &found[0]))
                 count = insert(found, count, room, &full);
         }

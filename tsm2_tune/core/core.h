@@ -234,10 +234,9 @@ struct core_choice {
 };
 
 /* Return the kernel for the product. If a batch is one product (enum core_merged) and a kernel computes that, the
-   result is this kernel. `device` is an index, CORE_OTHER_GPU or CORE_HOST. If no kernel of the device can compute the
-   product as it is, those of the first GPU in the pack that has one are candidates. This is a limitation: a kernel of the
-   device that can compute only the transposed product is chosen then only if C has more columns than rows and the
-   kernel is predicted to be faster than the other GPU's. */
+   result is this kernel. `device` is an index, CORE_OTHER_GPU or CORE_HOST. All candidates are of one device: this
+   one, or the first GPU in the pack that has a kernel for the product or for the transposed product if this one has
+   none. */
 struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device);
 
 /* Set `found` to the launches that are worth timing for a product whose C exists (makes_c is 0). The first is the

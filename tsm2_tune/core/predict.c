@@ -98,8 +98,9 @@ static double matrices_of(const struct core_product *product, int x)
     return product->strides[x] == 0 ? 1.0 : (double)product->batch_count;
 }
 
+/* `b_is_a`: B is not read, since A is. */
 static struct work work_of_lines(const struct core_pack *pack, int index, const struct core_product *product,
-                                 int lacks_vectors)
+                                 int b_is_a, int lacks_vectors)
 {
     const struct core_device *device = device_of(pack, index);
     const double m = (double)product->m, n = (double)product->n, k = (double)product->k;
@@ -109,7 +110,7 @@ static struct work work_of_lines(const struct core_pack *pack, int index, const 
     work.log_m = log(m), work.log_n = log(n), work.log_k = log(k), work.log_batch = log(batch);
     work.lacks_vectors = lacks_vectors;
     work.leaves_out_shape = product->leaves_out_shape;
-    const double of_b = pack->kernels[index].is_gram ? 0 : k * n * matrices_of(product, CORE_B);
+    const double of_b = b_is_a ? 0 : k * n * matrices_of(product, CORE_B);
     const double read = m * k * matrices_of(product, CORE_A) + of_b, written = m * n * batch;
     const double us_of_read = 1e-3 / device->read_gbytes_per_s; /* of a byte */
     const double us_of_written = larger(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
@@ -131,7 +132,7 @@ struct work work_of(const struct core_pack *pack, int index, const struct core_p
     const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, kernel->vector_bytes, takes_rests) ||
                               has_odd_lines(kernel, product, second, second_bytes, takes_rests) ||
                               (double)product->k > extent_or_unbounded(kernel->k_of_vectors);
-    return work_of_lines(pack, index, product, lacks_vectors);
+    return work_of_lines(pack, index, product, kernel->is_gram, lacks_vectors);
 }
 
 struct work vendor_work_of(const struct core_pack *pack, int index, const struct core_product *product)
@@ -139,7 +140,7 @@ struct work vendor_work_of(const struct core_pack *pack, int index, const struct
     const struct core_kernel *kernel = &pack->kernels[index];
     const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, VECTOR_BYTES, 1) ||
                               has_odd_lines(kernel, product, CORE_B, VECTOR_BYTES, 1);
-    return work_of_lines(pack, index, product, lacks_vectors);
+    return work_of_lines(pack, index, product, product->is_gram, lacks_vectors);
 }
 
 /* --- A launch, and its time from rates --- */
@@ -461,7 +462,7 @@ static double distance_to_point(const struct core_point *point, const struct wor
 }
 
 /* Return whether the point is not used, because it was measured at a shape that is left out. */
-static int is_unused(const struct core_point *point, const struct work *work)
+static int is_point_left_out(const struct core_point *point, const struct work *work)
 {
     return work->leaves_out_shape && point->log_k == work->log_k && point->log_batch == work->log_batch &&
            ((point->log_m == work->log_m && point->log_n == work->log_n) ||
@@ -473,7 +474,7 @@ static int is_unused(const struct core_point *point, const struct work *work)
    of both times from rates. */
 void add_point(struct average *average, const struct core_point *point, const struct work *work, double rates_us)
 {
-    if (is_unused(point, work))
+    if (is_point_left_out(point, work))
         return;
     const double distance = distance_to_point(point, work), offset_distance = distance + DISTANCE_OFFSET;
     const double weight = 1 / (offset_distance * offset_distance * offset_distance);
@@ -490,7 +491,7 @@ uint32_t nearest_point(const struct core_pack *pack, int index, const struct wor
     const struct core_point *points = &pack->points[pack->derived[index].first_point];
     uint32_t nearest = 0;
     for (uint32_t i = 1; i <= pack->kernels[index].time_count; ++i)
-        if (!is_unused(&points[i], work) &&
+        if (!is_point_left_out(&points[i], work) &&
             distance_to_point(&points[i], work) < distance_to_point(&points[nearest], work))
             nearest = i;
     return nearest;
@@ -570,6 +571,7 @@ static struct core_product product_at(const struct core_kernel *kernel, const st
     product.batch_count = time->batch;
     product.strides[CORE_A] = product.strides[CORE_B] = product.strides[CORE_C] = 1; /* only whether it is 0 counts */
     product.type = kernel->type;
+    product.is_gram = kernel->is_gram;
     return product;
 }
 
