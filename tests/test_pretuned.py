@@ -152,7 +152,6 @@ def test_an_export_names_the_card_of_a_text() -> None:
 @pytest.mark.parametrize(
     ("content", "suffix", "words"),
     [
-        ("", ".jsonl", "is not a file of trials, though its name ends in .jsonl: "),
         ('{"x": 1}', ".jsonl", "is not a file of trials, though its name ends in .jsonl: "),
         ('{"tsm2-tune trials":99}', ".jsonl", "its version is 99, and none of 2, 3, 4"),
         (None, ".txt", "is a file of trials: give it a name that ends in .jsonl, or import it"),
@@ -166,6 +165,18 @@ def test_what_a_text_and_its_name_lack_is_told(
     told = refused("best", "--db", str(path))
     assert words in told
     assert "to import" not in told
+
+
+def test_commands_refuse_an_empty_text_in_the_same_words(tmp_path: Path) -> None:
+    path = tmp_path / "empty.jsonl"
+    path.touch()
+    output = ("-o", str(tmp_path / "best.py"))
+    sentence = f"Error: {path} has no trial to read: it is empty; name another file\n"
+    for command in (["best"], ["db", "check"], ["export", *output], ["show"], ["report", *output]):
+        assert refused(*command, "--db", str(path)) == sentence
+    for command in (["import"], ["db", "merge"]):
+        assert refused(*command, str(path), "--db", str(tmp_path / "new.db")) == sentence
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_text_that_changes_while_it_is_opened_is_one_of_both(

@@ -11,7 +11,14 @@ from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import Workplace, workplace
 from tsm2_tune.tuner.results.exchange import document_parser as exchange
 from tsm2_tune.tuner.results.merge.problem_rows import Writer
-from tsm2_tune.tuner.results.merge.text_parser import Kind, ParsedTrials, kind_of, parse_file, refuse_others
+from tsm2_tune.tuner.results.merge.text_parser import (
+    Kind,
+    ParsedTrials,
+    kind_of,
+    parse_file,
+    refuse_others,
+    without_trials,
+)
 from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database
@@ -98,8 +105,7 @@ def parsed_trials(path: Path | Address, show: Callable[[float], object]) -> Pars
 
 def _refuse_nothing(path: Path, parsed: ParsedTrials) -> None:
     if not parsed.parts:
-        why = next(iter(parsed.left_out.values()), "it is empty")
-        raise InputError(f"{path} has no trial to read: {why}")
+        raise without_trials(path, *list(parsed.left_out.values())[:1])
 
 
 def written(path: Path, copy: Path, parsed: ParsedTrials) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ from tsm2_tune.tuner.results.merge.union import (
     part_of,
 )
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN
+from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN, is_text
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Outcome, Trial, Verdict, in_a_line
 from tsm2_tune.tuner.results.validation import Row, checked
 
@@ -87,9 +87,9 @@ class Kind(Enum):
 
 
 def kind_of(path: Path) -> Kind:
-    """Return the kind of the file. An empty file counts as a database.
+    """Return the kind of the file. An empty file counts as a database, unless its name is of a file of trials.
 
-    Raise InputError if the file has none of these kinds, or cannot be read.
+    Raise InputError if the file has none of these kinds, is an empty file of trials, or cannot be read.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # checked first: a pipe would block, a device would never end
@@ -99,6 +99,8 @@ def kind_of(path: Path) -> Kind:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
         raise InputError(f"cannot read {path}: {reason}") from None
+    if not begin and is_text(path):
+        raise without_trials(path)
     if not begin or begin.startswith(DATABASE):
         return Kind.DATABASE
     text = begin[: len(begin) // 4 * 4].decode(json.detect_encoding(begin), errors="ignore")
@@ -110,6 +112,11 @@ def kind_of(path: Path) -> Kind:
         f"cannot read {path}: it is neither a database nor a file of trials, nor a T4 file or a cache of Kernel"
         " Tuner; name another file"
     )
+
+
+def without_trials(path: Path, why: str = "it is empty; name another file") -> InputError:
+    """Return an error: the file has no trials, for this reason."""
+    return InputError(f"{path} has no trial to read: {why}")
 
 
 def parse_file(path: Path, show: Callable[[float], object] = lambda share: None) -> ParsedTrials:
