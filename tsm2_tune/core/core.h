@@ -186,6 +186,9 @@ struct core_product {
                                  (n, m, k) are not used */
 };
 
+/* Return whether B is A transposed, in the same memory, if A and B have one address. */
+int core_is_gram(const struct core_product *product);
+
 /* How the products of a batch make up one product, because A or B is the same for all. */
 enum core_merged {
     CORE_APART,

@@ -1,4 +1,4 @@
-/* The same product in other words: transposed, or a batch as one product. */
+/* The same product in other words: of a matrix and its own transpose, transposed, or a batch as one product. */
 
 #include "core.h"
 
@@ -17,6 +17,13 @@ struct core_product core_transposed_product(const struct core_product *product)
         transposed.strides[x] = product->strides[from[x]];
     }
     return transposed;
+}
+
+int core_is_gram(const struct core_product *product)
+{
+    const int64_t *a = product->ld[CORE_A], *b = product->ld[CORE_B];
+    return product->m == product->n && product->strides[CORE_A] == product->strides[CORE_B] &&
+           a[CORE_COLUMN_MAJOR] == b[CORE_ROW_MAJOR] && a[CORE_ROW_MAJOR] == b[CORE_COLUMN_MAJOR];
 }
 
 /* Return the leading dimension of a matrix that has the rows of all products' matrices, one product's after another's,

@@ -11,15 +11,6 @@ static void set_ld(int64_t ld[CORE_ORDERS], int64_t rows, int64_t columns, int64
     ld[across ? CORE_COLUMN_MAJOR : CORE_ROW_MAJOR] = columns == 1 ? 1 : rows == 1 && given == 1 ? columns : 0;
 }
 
-/* Whether B is A transposed, in the same memory. */
-static int is_gram(const struct call *call, const struct core_product *product)
-{
-    return call->A == call->B && product->m == product->n &&
-           product->strides[CORE_A] == product->strides[CORE_B] &&
-           product->ld[CORE_A][CORE_COLUMN_MAJOR] == product->ld[CORE_B][CORE_ROW_MAJOR] &&
-           product->ld[CORE_A][CORE_ROW_MAJOR] == product->ld[CORE_B][CORE_COLUMN_MAJOR];
-}
-
 struct core_product product_of(const struct call *call)
 {
     const int across_a = call->transa != TSM2_N, across_b = call->transb != TSM2_N;
@@ -40,7 +31,7 @@ struct core_product product_of(const struct call *call)
     set_ld(product.ld[CORE_C], m, n, call->ldc, 0);
     product.conjugates[0] = is_complex && call->transa == TSM2_C;
     product.conjugates[1] = is_complex && call->transb == TSM2_C;
-    product.is_gram = is_gram(call, &product);
+    product.is_gram = call->A == call->B && core_is_gram(&product);
     return product;
 }
 

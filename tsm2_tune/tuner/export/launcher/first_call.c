@@ -106,8 +106,7 @@ static bool read_product(const struct launcher *self, const struct call *call, i
     product->m = a->extents[0];
     product->n = b->extents[1];
     product->k = a->extents[1];
-    product->is_gram = call->key.is_same && product->m == product->n && product->ld[A][0] == product->ld[B][1] &&
-                       product->ld[A][1] == product->ld[B][0];
+    product->is_gram = call->key.is_same && core_is_gram(product);
     return b->extents[0] == product->k && product->m <= MOST_ELEMENTS / product->n &&
            (product->makes_c || (out->extents[0] == product->m && out->extents[1] == product->n));
 }
