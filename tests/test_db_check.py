@@ -26,10 +26,11 @@ def good(path: Path) -> Path:
 
 
 def told(path: Path) -> list[str]:
-    """The lines, without the last one."""
+    """The lines, without the database's name and the last one."""
     said = run("db", "check", "--db", str(path))
     assert said.stderr == ""
-    lines = said.stdout.splitlines()
+    name, *lines = said.stdout.splitlines()
+    assert name == f"{path}:"
     assert said.exit_code == int(any(line.startswith("problem ") for line in lines))
     return lines if said.exit_code else lines[:-1]
 
@@ -38,7 +39,7 @@ def test_a_good_database_is_sound_and_left_as_it_is(good: Path) -> None:
     content, names = good.read_bytes(), set(good.parent.iterdir())
     said = run("db", "check", "--db", str(good))
     assert (said.exit_code, said.stderr) == (0, "")
-    assert said.stdout == "ok       database: 12 trials, 14 measurements, 4 problems\n"
+    assert said.stdout == f"{good}:\nok       database: 12 trials, 14 measurements, 4 problems\n"
     assert good.read_bytes() == content
     assert set(good.parent.iterdir()) == names
     told_ = json.loads(run("db", "check", "--json", "--db", str(good)).stdout)

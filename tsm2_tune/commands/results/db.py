@@ -30,8 +30,9 @@ def db() -> None:
 def check(ctx: click.Context, database: str, as_json: bool) -> None:
     """Check whether the database is consistent.
 
-    Each line is a problem (rows are damaged or contradict each other) or a note (something is old or not needed). The
-    check reads a copy, so it changes nothing and other runs continue. If it finds a problem, the exit status is 1.
+    Each line after the database's name is a problem (rows are damaged or contradict each other) or a note (something
+    is old or not needed). The check reads a copy, so it changes nothing and other runs continue. If it finds a
+    problem, the exit status is 1.
     """
     from tsm2_tune.tuner.doctor.finding import State
     from tsm2_tune.tuner.results.maintenance import integrity
@@ -45,6 +46,7 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
             json.dumps({"database": shown_name(database), "is_sound": is_sound, "findings": findings}, indent=2)
         )
     else:
+        click.echo(printable(f"{shown_name(database)}:"))
         for one in found:
             tables.print_hanging(tables.console(), one.text, STATE_WIDTH)
     if not is_sound:
