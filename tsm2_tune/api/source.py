@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from tsm2_tune.api.parse import LARGE, LAYOUTS, canonical_dtype, canonical_op, check_named, dtype_with, op_in, op_of
-from tsm2_tune.errors import InputError, nearest_name
+from tsm2_tune.errors import InputError, nearest_name, shown
 from tsm2_tune.generator.config import KernelConfig, family_name_in
 from tsm2_tune.generator.configuration_text import format_value, tunable_words, unknown_word
 from tsm2_tune.generator.families import FAMILIES
@@ -19,6 +19,7 @@ from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.generator.space.tunables import declared
 
 OPS = ("nn", "tn", "nt", "tt", "gram", "nx")  # the ops to try if none is named, in this order
+EXAMPLE = "tsm2:version=v3,threads=128,columns=16,prefetch=4"  # a configuration for error messages
 MOST_LOOKED_AT = 400_000  # the most configurations that are enumerated for an error message
 
 
@@ -63,6 +64,11 @@ def source_of(
     exist. The message suggests other options.
     """
     family_name = family_name_in(configuration)
+    if not family_name:
+        raise InputError(
+            f"{shown(configuration)} is neither the number of a trial, such as 35, nor a configuration, such as"
+            f" {EXAMPLE}: `tsm2-tune best --long` prints both"
+        )
     check_named("family", family_name, list(FAMILIES))
     family = FAMILIES[family_name]
     if "*" in configuration:
