@@ -37,9 +37,9 @@ def compute(module: ModuleType) -> list[int]:
     """Let NumPy compute the module's products. Return the log of their streams."""
     streams = list[int]()
 
-    def start(plan: Any, *launch: Any) -> None:
-        streams.append(launch[5])
-        computed(plan, *launch)
+    def start(plan: Any, operands: tuple[int, int, int, int], alpha: Any, beta: Any, array: Any) -> None:
+        streams.append(operands[0])
+        computed(plan, *operands[1:], alpha, beta)
 
     module.Plan.start = start
     return streams
@@ -53,7 +53,7 @@ def memory(module: ModuleType, tensor: Any) -> Any:
     return of_type, tensor.shape, [of_type[1].itemsize * step for step in tensor.stride()], tensor.data_ptr()
 
 
-def computed(plan: Any, a: int, b: int, out: int, alpha: Any, beta: Any, stream: int, array: Any) -> None:
+def computed(plan: Any, a: int, b: int, out: int, alpha: Any, beta: Any) -> None:
     """Compute what the plan's kernel computes, on matrices at these addresses."""
     at = (b, a, out) if plan.match.is_transposed else (a, b, out)
     count, *strides = (1, 0, 0, 0) if plan.batch is None else plan.batch[:4]
