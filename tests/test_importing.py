@@ -8,6 +8,7 @@ import sqlite3
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.compile.cache import cache_folder
 from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Final, Outcome, TimeLimits, Trial, Verdict
+from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial, Verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session_cache")]
 
@@ -58,20 +59,6 @@ def test_both_ways_there_is_the_same_union_and_a_search_goes_on_with_it(two_data
         store.add_trial(EARLY, replace(trial(1, configuration(64)), measurement=measurement(300)))
         assert [one.is_new for one in store.history(GPU, PROBLEM, *TODAY).tried()] == [False] * 3 + [True]
         assert store.add_final(EARLY, final((configuration(64), 301)), *TODAY) == 3
-
-
-def test_each_device_keeps_its_times_in_order(tmp_path: Path) -> None:
-    here, there = tmp_path / "here.db", tmp_path / "there.db"
-    for path, run_, us in ((here, EARLY, 500.0), (there, tuning_run("NVIDIA H100"), 600.0)):
-        timed = replace(measurement(us), samples_us=(us + 1, us - 1, us))
-        vendor = (replace(vendor_measurement(us), measurement=timed),)
-        database_of(path, trial(us, C128), run=run_, final=Final(PROBLEM, ((C128, timed),), vendor))
-    separate = facts(here) | facts(there)
-    tsm2_tune.import_trials(there, here)
-    assert facts(here) == separate
-    assert [one.samples_us for part in separate.values() for one in part.rounds[0].timed.values()] == [
-        (us + 1, us - 1, us) for us in (500, 600)
-    ]
 
 
 def test_all_of_a_database_with_every_kind_of_trial_is_imported(tmp_path: Path) -> None:
@@ -208,6 +195,36 @@ def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_pa
     for path in (ours, before):
         assert plain_sql(path, "SELECT superseded FROM trial ORDER BY id") == [(1,), (0,)]
         assert [(row.stale, row.median_us) for row in tsm2_tune.best(path)] == [(0, 400.0)]
+
+
+# Finals of other databases
+
+
+def test_finals_with_the_same_times_are_two_and_what_is_more_of_one_goes_to_it(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
+    database_of(ours, *(trial(600, config) for config in (C128, C256)))
+    shutil.copy(ours, theirs)
+    for path in (ours, theirs):
+        with Store.open(path, create=False) as store:
+            store.add_final(EARLY, final((C128, 500), (C256, 515), vendor=(vendor_measurement(700),)), *TODAY)
+    assert tsm2_tune.import_trials(theirs, ours).times == 3
+    (part,) = facts(ours).values()
+    assert [sorted(us.values["median_us"] for us in one.timed.values()) for one in part.rounds] == [[500, 515]] * 2
+    assert tsm2_tune.import_trials(theirs, ours).times == 0
+    whole = facts(ours)
+    for table, key in (("sample", "measurement_id"), ("measurement", "id")):
+        plain_sql(ours, f"DELETE FROM {table} WHERE {key} = (SELECT max(id) FROM measurement)")
+    assert tsm2_tune.import_trials(theirs, ours).times == 1
+    assert facts(ours) == whole
+
+
+def test_a_clock_a_year_ahead_hides_nothing_that_comes_later(path: Path, time_of_day: SimpleNamespace) -> None:
+    with Store.open(path, create=True) as store:
+        time_of_day.ahead_seconds = 365 * 24 * 3600
+        store.add_trial(EARLY, trial(400, C128, basis="0" * 64))
+        time_of_day.ahead_seconds = 0
+        store.add_trial(tuning_run(toolkit="nvcc 13.1"), trial(500, C256, basis=BASIS))
+    assert [(row.config, row.stale) for row in tsm2_tune.best(path)] == [(C256.text, 0)]
 
 
 # Refusals

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,16 +23,35 @@ def test_index_width_covers_padded_operands() -> None:
     assert Problem(10**8, 64, 1, "f32").index_bits == 64
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(0, 1, 1), (1, -1, 1), (1, 1, 2**31)])
-def test_impossible_problems_are_refused(m: int, n: int, k: int) -> None:
-    with pytest.raises(InputError, match="is outside"):
-        Problem(m, n, k, "f32")
+MANY, LONG = "/".join(["1:10000:1"] * 8000) + "x1x1", "9" * 5000 + "x8x8"
+REFUSED: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
+    *((Problem, (*sizes, "f32"), "is outside") for sizes in ((0, 1, 1), (1, -1, 1), (1, 1, 2**31))),
+    (Problem.parse, ("8x8:f32",), "MxNxK:DTYPE"),
+    (Problem.parse, ("8x8x\uff18:f32",), "MxNxK:DTYPE"),
+    (Problem.parse, ("8x8x8:f8",), "unknown dtype"),
+    *((Problem, (5, 3, 7, "f32", op), f"unknown op {op!r}: expected two of the letters n, t")
+      for op in ("", "n", "nnn", "ntn", "ny", "xn", "nxn", "NN", "hn", "nntt", " nn")),
+    (Problem, (5, 5, 7, "f32", "cx"), "c and j conjugate"),
+    (Problem, (5, 4, 7, "f32", "tx"), "5x4x7 with op tx: a matrix times itself has m = n"),
+    (Problem, (8, 8, 8, "f99"), "unknown dtype 'f99': expected one of f32, f64, c64, c128, bf16, f16, or, with ano"),
+    (Problem, (8, 8, 8, "float32"), r"unknown dtype 'float32': expected .*; did you mean f32\?"),
+    (Problem, (8, 8, 8, ["f32"]), r"dtype_name = \['f32'\]: expected a text"),
+    (Problem, (8, 8, 8, "f32", 1), "op = 1: expected a text"),
+    (Problem, (8, 8.5, 8, "f32"), "n = 8.5: expected a whole number"),
+    (Problem, ("8", 8, 8, "f32"), "m = '8': expected a whole number"),
+    (parse_shapes, (MANY,), "makes more than"),
+    (parse_shapes, (LONG,), "a number of 5000 characters"),
+    (parse_shapes, ("",), "no shape"),
+    (op_in, ("row", "ttt"), "--layout sets the order of C"),
+]  # fmt: skip
 
 
-def test_what_is_no_problem_is_not_read() -> None:
-    for text, said in (("8x8:f32", "MxNxK:DTYPE"), ("8x8x\uff18:f32", "MxNxK:DTYPE"), ("8x8x8:f8", "unknown dtype")):
-        with pytest.raises(InputError, match=said):
-            Problem.parse(text)
+@pytest.mark.parametrize(("make", "arguments", "complaint"), REFUSED, ids=range(len(REFUSED)))
+def test_what_is_no_problem_is_a_sentence(
+    make: Callable[..., object], arguments: tuple[object], complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        make(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -50,24 +69,10 @@ def test_an_op_says_how_the_matrices_lie(
     op: str, contiguous: str, stored: dict[str, tuple[int, int]], storage: str
 ) -> None:
     problem = Problem(5, 3, 7, "f32", op)
-    assert "".join(problem.contiguous) == contiguous
-    assert problem.stored == stored
-    assert problem.storage == storage
+    assert ("".join(problem.contiguous), problem.stored, problem.storage) == (contiguous, stored, storage)
     assert problem.row_major_c is (len(op) == 3)
-    assert Problem.parse(problem.text) == problem
-
-
-def test_an_op_is_spelt_where_it_is_not_nn() -> None:
-    assert Problem(5, 3, 7, "f32").text == "5x3x7:f32"
-    assert Problem(20480, 16, 20480, "f64", "ttt").text == "20480x16x20480:f64:ttt"
-    assert Problem.parse("5x3x7:f32:nn") == Problem(5, 3, 7, "f32")
-    assert len({Problem(5, 3, 7, "f32", op) for op in ("nn", "nt", "nnt")}) == 3
-
-
-@pytest.mark.parametrize("op", ["", "n", "nnn", "ntn", "ny", "xn", "nxn", "NN", "hn", "nntt", " nn"])
-def test_a_wrong_op_is_refused(op: str) -> None:
-    with pytest.raises(InputError, match=f"unknown op {op!r}: expected two of the letters n, t"):
-        Problem(5, 3, 7, "f32", op)
+    assert problem.text == "5x3x7:f32" + (f":{op}" if op != "nn" else "")
+    assert Problem.parse(problem.text) == Problem.parse(f"5x3x7:f32:{op}") == problem
 
 
 @pytest.mark.parametrize(
@@ -78,8 +83,7 @@ def test_a_gram_matrix_is_of_one_matrix(
     op: str, factors: str, contiguous: str, stored: dict[str, tuple[int, int]]
 ) -> None:
     problem, general = Problem(5, 5, 7, "f32", op), Problem(5, 5, 7, "f32", factors + op[2:])
-    assert problem.is_gram
-    assert not general.is_gram
+    assert (problem.is_gram, general.is_gram) == (True, False)
     assert problem.factors == general.factors == factors
     assert "".join(problem.contiguous) == contiguous == "".join(general.contiguous)
     assert problem.stored == stored
@@ -88,38 +92,13 @@ def test_a_gram_matrix_is_of_one_matrix(
     assert 2 * problem.read_bytes == general.read_bytes
     assert problem.written_bytes == general.written_bytes
     assert Problem.parse(problem.text) == problem
-
-
-def test_a_conjugated_gram_matrix_is_hermitian() -> None:
-    assert Problem(5, 5, 7, "c64", "cx").conjugated == (True, False)
-    assert Problem(5, 5, 7, "c64", "jxt").conjugated == (True, False)
-    assert Problem(5, 5, 7, "c64", "tx").conjugated == (False, False)
-    with pytest.raises(InputError, match="c and j conjugate"):
-        Problem(5, 5, 7, "f32", "cx")
-    with pytest.raises(InputError, match="5x4x7 with op tx: a matrix times itself has m = n"):
-        Problem(5, 4, 7, "f32", "tx")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ((8, 8, 8, "f99"), "unknown dtype 'f99': expected one of f32, f64, c64, c128, bf16, f16, or, with another"),
-        ((8, 8, 8, "float32"), r"unknown dtype 'float32': expected .*; did you mean f32\?"),
-        ((8, 8, 8, ["f32"]), r"dtype_name = \['f32'\]: expected a text"),
-        ((8, 8, 8, "f32", 1), "op = 1: expected a text"),
-        ((8, 8.5, 8, "f32"), "n = 8.5: expected a whole number"),
-        (("8", 8, 8, "f32"), "m = '8': expected a whole number"),
-    ],
-)
-def test_what_is_no_problem_is_a_sentence(arguments: Any, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        Problem(*arguments)
+    for hermitian, conjugated in (("cx", (True, False)), ("jxt", (True, False)), ("tx", (False, False))):
+        assert Problem(5, 5, 7, "c64", hermitian).conjugated == conjugated
 
 
 @pytest.mark.parametrize(
     ("text", "shapes"),
     [
-        ("20480x16x20480", [(20480, 16, 20480)]),
         ("20480x16x20480,1e7x8x8", [(20480, 16, 20480), (10**7, 8, 8)]),
         ("1.5e3X2x7", [(1500, 2, 7)]),
         ("10:30:10x2x5", [(10, 2, 5), (20, 2, 5), (30, 2, 5)]),
@@ -136,13 +115,6 @@ def test_what_is_no_problem_is_a_sentence(arguments: Any, complaint: str) -> Non
 )
 def test_spellings(text: str, shapes: list[tuple[int, ...]]) -> None:
     assert list(parse_shapes(text)) == [Shape(*one) for one in shapes]
-
-
-def test_bad_spellings_say_what_is_wrong() -> None:
-    many, long = "/".join(["1:10000:1"] * 8000) + "x1x1", "9" * 5000 + "x8x8"
-    for text, complaint in ((many, "makes more than"), (long, "a number of 5000 characters"), ("", "no shape")):
-        with pytest.raises(InputError, match=complaint):
-            parse_shapes(text)
 
 
 @pytest.mark.parametrize(
@@ -167,75 +139,63 @@ def test_problems_are_spelt_so(asked: tuple[str, ...], problems: str) -> None:
 def test_row_major_matrices_are_transposed_to_blas() -> None:
     assert [op_in("row", op) for op in ("nn", "tn", "nt", "tt")] == ["ttt", "ntt", "tnt", "nnt"]
     assert [op_in("column", op) for op in ("nn", "ttt")] == ["nn", "ttt"]
-    with pytest.raises(InputError, match="--layout sets the order of C"):
-        op_in("row", "ttt")
+
+
+def shapes_in(path: Path | str, more: str = "") -> list[str]:
+    return [problem.shape for problem in problems_of(f"@{path}{more}", "f32", "nn", "column")]
 
 
 def test_shapes_files_stand_among_other_items(tmp_path: Path) -> None:
     path, other = tmp_path / "shapes.txt", tmp_path / "more.txt"
     path.write_text("8x8x8  # small\n\n16x2x16, 16x4x16\n")
     other.write_text("32x2x32")
-    found = problems_of(f"@{path}, 9x9x9,@{other},8x8x8", "f32", "nn", "column")
-    assert [p.shape for p in found] == ["8x8x8", "16x2x16", "16x4x16", "9x9x9", "32x2x32"]
+    assert shapes_in(path, f", 9x9x9,@{other},8x8x8") == ["8x8x8", "16x2x16", "16x4x16", "9x9x9", "32x2x32"]
     other.write_text(f"@{path}")
     assert "shape '@" in run("space", "--device", "cpu", "--shapes", f"@{other}").output
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        b"\xef\xbb\xbf8x8x8\n9x9x9\n",
-        b"8x8x8\r\n9x9x9\r\n",
-        b"8x8x8 # Mac\r9x9x9",
-        "8x8x8\n9x9x9\n".encode("utf-16"),
-        "\ufeff8x8x8\n9x9x9\n".encode("utf-16-be"),
-        b"8x8x8\n\xef\xbb\xbf# joined\n9x9x9\n",
-        "8x8x8 # of \u2028 7x7x7\n9x9x9\n".encode(),
-    ],
-)
-def test_a_shapes_file_of_another_editor_is_read_right(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "shapes.txt"
-    path.write_bytes(content)
-    assert [p.shape for p in problems_of(f"@{path}", "f32", "nn", "column")] == ["8x8x8", "9x9x9"]
-
-
-@pytest.mark.parametrize(
     ("content", "reason"),
     [
+        (b"\xef\xbb\xbf8x8x8\n9x9x9\n", ""),
+        (b"8x8x8\r\n9x9x9\r\n", ""),
+        (b"8x8x8 # Mac\r9x9x9", ""),
+        ("8x8x8\n9x9x9\n".encode("utf-16"), ""),
+        ("\ufeff8x8x8\n9x9x9\n".encode("utf-16-be"), ""),
+        (b"8x8x8\n\xef\xbb\xbf# joined\n9x9x9\n", ""),
+        ("8x8x8 # of \u2028 7x7x7\n9x9x9\n".encode(), ""),
         (b"8x8x8\n\0\0\0\0", "it contains NUL characters"),
         ("8x8x8\n".encode("utf-16-le"), "it contains NUL characters"),
         ("8x8x8\n".encode("utf-16")[:-1], "it is not text in UTF-8 or UTF-16"),
         (b"# " + b"x" * MOST_SHAPES_BYTES, f"more than {MOST_SHAPES_BYTES} bytes"),
     ],
+    ids=range(11),
 )
-def test_a_damaged_shapes_file_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+def test_a_shapes_file_of_another_editor_is_read_and_a_damaged_one_refused(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
     path = tmp_path / "shapes.txt"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=reason):
-        problems_of(f"@{path}", "f32", "nn", "column")
-
-
-@pytest.mark.slow
-def test_shapes_come_through_a_pipe_or_standard_input(tmp_path: Path) -> None:
-    reads, writes = os.pipe()
-    os.write(writes, b"8x8x8\n")
-    os.close(writes)
-    assert [p.shape for p in problems_of(f"@/dev/fd/{reads}", "f32", "nn", "column")] == ["8x8x8"]
-    os.close(reads)
-    command = [sys.executable, "-m", "tsm2_tune", "space", "--device", "cpu", "--shapes"]
-    for name in ("@-", "@/dev/stdin"):
-        ended = subprocess.run([*command, name], input="8x8x9", capture_output=True, text=True, check=False)
-        assert (ended.returncode, "8x8x9" in ended.stdout) == (0, True), ended.stderr
+    if not reason:
+        assert shapes_in(path) == ["8x8x8", "9x9x9"]
+    else:
+        with pytest.raises(InputError, match=reason):
+            shapes_in(path)
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.slow
-def test_shapes_that_do_not_end_are_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
+def test_shapes_come_through_a_pipe_that_ends(tmp_path: Path) -> None:
     reads, writes = os.pipe()
     os.write(writes, b"8x8x8\n")
+    os.mkfifo(tmp_path / "fifo")
     for name in (tmp_path / "fifo", f"/dev/fd/{reads}"):
         with pytest.raises(InputError, match=r"did not end within 0\.2 s: write the whole file first"):
-            problems_of(f"@{name}", "f32", "nn", "column")
-    os.close(reads)
+            shapes_in(name)
+    os.write(writes, b"9x8x8\n")
     os.close(writes)
+    assert shapes_in(f"/dev/fd/{reads}") == ["9x8x8"]
+    os.close(reads)
+    command = [sys.executable, "-m", "tsm2_tune", "space", "--device", "cpu", "--shapes", "@-"]
+    ended = subprocess.run(command, input="8x8x9", capture_output=True, text=True, check=False)
+    assert (ended.returncode, "8x8x9" in ended.stdout) == (0, True), ended.stderr
