@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.command import run, said
-from tests.fabricated import device_array, host_run, module_of, split_trial, trial
+from tests.databases import database_of
+from tests.fabricated import device_array, host_run, module_of, split_trial, trial, tuning_run
 from tests.modules import loaded
 from tests.on_host import ON_HOST
 from tests.recording_driver import recording
@@ -143,31 +144,6 @@ def test_leading_dimensions_broadcast_as_numpys(both: ModuleType, of_a: Any, of_
         check(both, in_order[0], in_order[1], order)
 
 
-@pytest.mark.parametrize("module_name", ["both", "shared"])
-def test_a_shared_operand_makes_one_product_of_a_long_matrix(
-    module_name: str, request: pytest.FixtureRequest
-) -> None:
-    """Its rows or columns follow one another. Without a kernel of single products it stays a batch."""
-    module, kind = request.getfixturevalue(module_name), np.float64
-    has_single = module_name == "both"
-    long_a, long_b = drawn((100, 4, 5), kind), laid_out(drawn((100, 5, 3), kind), "F")
-    for a, b, extents in (
-        (long_a, drawn((5, 3), kind), (400, 3, 5)),
-        (np.asfortranarray(drawn((4, 5), kind)), long_b, (4, 300, 5)),
-    ):
-        found = module.choice(a, b)
-        whole = found.extents if not found.is_transposed else (found.extents[1], found.extents[0], found.extents[2])
-        assert (found.batch, whole) == ((1, extents) if has_single else (100, (4, 3, 5)))
-        assert bool(found.merged) == has_single
-        np.testing.assert_array_equal(module.gemm(a, b), np.matmul(a, b))
-        out = np.zeros((100, 4, 3)) if a is long_a else laid_out(np.zeros((100, 4, 3)), "F")
-        assert module.choice(a, b, out).batch == (1 if has_single else 100)
-        np.testing.assert_array_equal(module.gemm(a, b, out), np.matmul(a, b))
-        apart = laid_out(np.zeros((100, 4, 3)), "C" if a is long_a else "F", gap=1)
-        assert module.choice(a, b, apart).batch == 100
-        np.testing.assert_array_equal(module.gemm(a, b, apart), np.matmul(a, b))
-
-
 def test_a_matrix_times_its_transpose_in_each_product(shared: ModuleType) -> None:
     x = drawn((50, 5, 4), np.float32)  # row-major: its transpose is column-major
     a = np.swapaxes(laid_out(np.swapaxes(x, 1, 2), "C"), 1, 2)
@@ -202,20 +178,16 @@ def test_a_nan_stays_in_its_product(shared: ModuleType, each: ModuleType) -> Non
         np.testing.assert_array_equal(found[[0, 1, 4]], (a @ b)[[0, 1, 4]])
 
 
-def test_as_many_products_as_the_grid_has_are_exact_and_more_refused(each: ModuleType) -> None:
+def test_more_products_than_the_grid_has_are_refused(each: ModuleType) -> None:
     at_the_limit, beyond = (
         each.Product.of(np.ones((count, 7, 9)), np.ones((count, 9, 3)), None) for count in (65535, 65536)
     )
     assert each.choose(at_the_limit, None).products_of_grid == 65535
     with pytest.raises(ValueError, match=r"no kernel of this module computes 65536\*7x3x9 f64"):
         each.choose(beyond, None)
-    if each.WINNERS[0].launch.has_workspace:
-        return  # its blocks take long on the host
-    a, b = drawn((65535, 1, 2), np.float64, 1), drawn((65535, 2, 1), np.float64, 2)
-    np.testing.assert_array_equal(each.gemm(a, b), np.matmul(a, b))
 
 
-def test_an_out_that_overlaps_itself_is_refused(both: ModuleType) -> None:
+def test_an_out_that_overlaps_itself_or_an_operand_is_refused(both: ModuleType) -> None:
     a, b = drawn((6, 4, 5), np.float64), drawn((6, 5, 3), np.float64)
     for step in (0, 8, 88, 24):
         out = np.lib.stride_tricks.as_strided(np.zeros(1000), (6, 4, 3), (step, 24, 8))
@@ -223,26 +195,29 @@ def test_an_out_that_overlaps_itself_is_refused(both: ModuleType) -> None:
             both.gemm(a, b, out=out)
     interleaved = np.swapaxes(np.zeros((4, 6, 3)), 0, 1)  # rows of one product between those of another
     np.testing.assert_array_equal(both.gemm(a, b, out=interleaved), a @ b)
-
-
-def test_an_out_in_memory_of_an_operand_is_refused(both: ModuleType) -> None:
-    room = drawn((12, 4, 4), np.float64)
+    room, b = drawn((12, 4, 4), np.float64), drawn((6, 4, 4), np.float64)
     with pytest.raises(ValueError, match=r"^out: it shares memory with a"):
-        both.gemm(room[:6], drawn((6, 4, 4), np.float64), out=room[5:11])
-    a, b = room[::2], drawn((6, 4, 4), np.float64)
+        both.gemm(room[:6], b, out=room[5:11])
+    a = room[::2]
     np.testing.assert_array_equal(both.gemm(a, b, out=room[1::2]), a @ b)  # between the matrices of a
+
+
+A, B = (6, 4, 5), (6, 5, 3)
 
 
 @pytest.mark.parametrize(
     ("of_a", "of_b", "of_out", "sentence"),
     [
-        ((6, 4, 5), (7, 5, 3), None, r"leading dimensions \(6,\) and \(7,\) do not broadcast"),
-        ((6, 4, 5), (6, 4, 3), None, "^b: expected 5 rows"),
-        ((6, 4, 5), (6, 5, 3), (5, 4, 3), r"^out: expected the leading dimensions \(6,\), got \(5,\)"),
-        ((6, 4, 5), (6, 5, 3), (1, 4, 3), r"^out: expected the leading dimensions \(6,\), got \(1,\)"),
-        ((6, 4, 5), (6, 5, 3), (4, 3), "^out: expected a matrix"),
-        ((6, 4, 5), (6, 5, 3), (1, 6, 4, 3), "^out: expected a matrix"),
+        (A, (7, 5, 3), None, r"leading dimensions \(6,\) and \(7,\) do not broadcast"),
+        (A, (6, 4, 3), None, "^b: expected 5 rows"),
+        *(
+            (A, B, (count, 4, 3), rf"^out: expected the leading dimensions \(6,\), got \({count},\)")
+            for count in (5, 1)
+        ),
+        *((A, B, of_out, "^out: expected a matrix") for of_out in ((4, 3), (1, 6, 4, 3))),
         ((4, 5), (5, 3), (1, 4, 3), "^out: expected a matrix"),
+        # b is repeated along one of two dimensions
+        ((2, 3, 4, 5), (3, 5, 3), None, r"the leading dimensions \(2, 3\) are not one dimension of each array"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(
@@ -253,12 +228,9 @@ def test_shapes_that_do_not_fit_are_refused(
         both.gemm(np.zeros(of_a), np.zeros(of_b), out=out)
 
 
-def test_a_batch_without_one_stride_has_no_kernel(both: ModuleType) -> None:
-    a, b = np.zeros((2, 3, 4, 5)), np.zeros((3, 5, 3))  # b is repeated along one of two dimensions
-    with pytest.raises(ValueError, match=r"the leading dimensions \(2, 3\) are not one dimension of each array"):
-        both.gemm(a, b)
+def test_a_batch_in_descending_order_has_no_kernel(both: ModuleType) -> None:
     with pytest.raises(ValueError, match="matrices are -160 bytes apart"):
-        both.gemm(a[0][::-1], np.zeros((3, 5, 3)))
+        both.gemm(np.zeros((3, 4, 5))[::-1], np.zeros((3, 5, 3)))
 
 
 def test_a_timed_choice_is_for_one_count_and_its_strides(tmp_path: Path) -> None:
@@ -278,10 +250,8 @@ def test_a_timed_choice_is_for_one_count_and_its_strides(tmp_path: Path) -> None
 
 
 def test_a_match_tells_the_batch(shared: ModuleType) -> None:
-    found = shared.match(4, 3, 5, "f32", op="ttt", batch=300)
-    assert found.is_tuned
-    assert (found.batch, found.winner.batch, found.measured_batch) == (300, 300, 300)
-    near = shared.match(4, 3, 5, "f32", op="ttt", batch=200)
+    found, near = (shared.match(4, 3, 5, "f32", op="ttt", batch=batch) for batch in (300, 200))
+    assert (found.is_tuned, found.batch, found.winner.batch, found.measured_batch) == (True, 300, 300, 300)
     assert "tuned for 300*4x3x5" in str(near)
     with pytest.raises(ValueError, match=r"^batch: expected at least 1"):
         shared.match(4, 3, 5, "f32", batch=0)
@@ -304,15 +274,18 @@ def test_without_a_core_tuned_batches_alone_have_kernels(
 
 
 def test_a_module_of_the_command_line_has_batches(tmp_path: Path) -> None:
-    db, path = tmp_path / "results.db", tmp_path / "kernels.py"
-    shapes = ("--shapes", "300*4x4x4,4x4x4", "--family", "small,tsm2")
-    said("--device", "cpu", *shapes, "--max-trials", "1", "--no-pairs", "--db", str(db))
-    done = run("export", "--db", str(db), "-o", str(path))
+    """tests/test_batches.py tunes such a database."""
+    path = tmp_path / "kernels.py"
+    single = trial(problem=Problem(4, 4, 4, "f32"))
+    module_of(tmp_path, batch_trial(Problem(4, 4, 4, "f32", batch=300), SMALL), single, run=host_run())
+    done = run("export", "--db", str(tmp_path / "results.db"), "-o", str(path))
     assert (done.exit_code, "left out" in done.stderr) == (0, False), done.stderr
     module = loaded(path)
     assert sorted(winner.batch for winner in module.WINNERS) == [1, 300]
     a, b = (laid_out(drawn((300, 4, 4), np.float32, seed), "F") for seed in (1, 2))
     assert module.choice(a, b).is_tuned
     np.testing.assert_array_equal(module.gemm(a, b), a @ b)
-    told = said("predict", "--db", str(db), "--shapes", "300*4x4x4,200*4x4x4")
-    assert "small" in told
+    predicted = database_of(
+        tmp_path / "gpu.db", batch_trial(Problem(4, 4, 4, "f32", batch=300), SMALL), run=tuning_run()
+    )
+    assert "small" in said("predict", "--db", predicted, "--shapes", "300*4x4x4,200*4x4x4")

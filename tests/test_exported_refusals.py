@@ -50,49 +50,26 @@ def libraries(torch: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CONTIGUOUS = "^a: expected a 6x3 matrix whose columns or rows are contiguous"
-ARRAYS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("a", {"strides": (8, 48)}, ValueError, CONTIGUOUS + (
+OF_DRIVER = ("interface", "pycuda")  # libraries whose context the driver tells
+ARRAYS: list[tuple[tuple[str, ...], str, dict[str, Any], type[Exception], str]] = [
+    (KINDS, "a", {"strides": (8, 48)}, ValueError, CONTIGUOUS + (
         r", with strides \(4, at least 24\) or \(at least 12, 4\) bytes, got \(8, 48\): pass a contiguous copy$"
     )),
-    *(("a", {"strides": strides}, ValueError, CONTIGUOUS) for strides in ((4, 20), (8, 4), (4, 0), (4, -24))),
-    ("b", {"at": 0x2002}, ValueError, "^b: its address is not a multiple of 4 bytes"),
-    ("b", {"shape": (4, 2)}, ValueError, "^b: expected 3 rows, as a has columns, got 4x2"),
-    ("b", {"typestr": "<f8", "strides": (8, 24)}, TypeError, "^b: expected float32 as a, got float64"),
-    ("out", {"shape": (6, 3)}, ValueError, "^out: expected 6x2, got 6x3"),
+    *((KINDS, "a", {"strides": strides}, ValueError, CONTIGUOUS) for strides in ((4, 20), (8, 4), (4, 0), (4, -24))),
+    (KINDS, "b", {"at": 0x2002}, ValueError, "^b: its address is not a multiple of 4 bytes"),
+    (KINDS, "b", {"shape": (4, 2)}, ValueError, "^b: expected 3 rows, as a has columns, got 4x2"),
+    (KINDS, "b", {"typestr": "<f8", "strides": (8, 24)}, TypeError, "^b: expected float32 as a, got float64"),
+    (KINDS, "out", {"shape": (6, 3)}, ValueError, "^out: expected 6x2, got 6x3"),
     # The first and the last element of a and of b, and the last of out's gap.
-    *(("out", {"at": at}, ValueError, "^out: it shares memory with a, which the kernel still reads")
+    *((KINDS, "out", {"at": at}, ValueError, "^out: it shares memory with a, which the kernel still reads")
       for at in (0x1008, 0x1000 - 44, 0x1000 + 68)),
-    *(("out", {"at": at}, ValueError, "^out: it shares memory with b") for at in (0x2008, 0x2000 - 44, 0x2000 + 20)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "changes", "error", "sentence"), ARRAYS)
-def test_arrays_that_are_refused(
-    module: ModuleType, kind: str, name: str, changes: dict[str, Any], error: type[Exception], sentence: str
-) -> None:
-    check_refused(module, kind, error, sentence, **{name: array_of(kind, described(name, **changes))})
-
-
-@pytest.mark.parametrize("kind", ["interface", "pycuda"])
-@pytest.mark.parametrize(
-    ("at", "sentence"), [(0x20000, "its address 0x20000 is not memory of a"), (0x8000, "b and a are in different")]
-)
-def test_memory_of_no_device_or_of_another_context(module: ModuleType, kind: str, at: int, sentence: str) -> None:
-    module.driver.owner = lambda address: 0xD0 if address == 0x8000 else 0xC0
-    check_refused(module, kind, ValueError, f"{sentence} CUDA ", b=array_of(kind, described("b", at=at)))
-
-
-@pytest.mark.parametrize("kind", ["interface", "torch", "pycuda"])
-@pytest.mark.parametrize("name", PLACES)
-def test_an_array_at_no_address_is_refused(module: ModuleType, kind: str, name: str) -> None:
-    sentence = f"^{name}: it has no memory of its own"
-    check_refused(module, kind, TypeError, sentence, **{name: array_of(kind, described(name, at=0))})
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "error", "sentence"),
-    [
+    *((KINDS, "out", {"at": at}, ValueError, "^out: it shares memory with b")
+      for at in (0x2008, 0x2000 - 44, 0x2000 + 20)),
+    (OF_DRIVER, "b", {"at": 0x20000}, ValueError, "its address 0x20000 is not memory of a CUDA "),
+    (OF_DRIVER, "b", {"at": 0x8000}, ValueError, "b and a are in different CUDA "),
+    *((("interface", "torch", "pycuda"), name, {"at": 0}, TypeError, f"^{name}: it has no memory of its own")
+      for name in PLACES),
+    *((("interface",), *row) for row in (
         ("a", {"strides": (4, 26)}, ValueError, CONTIGUOUS),
         ("a", {"strides": (14, 4)}, ValueError, CONTIGUOUS),
         ("a", {"shape": (6,)}, ValueError, r"^a: expected a matrix.*\(6,\)"),
@@ -101,12 +78,18 @@ def test_an_array_at_no_address_is_refused(module: ModuleType, kind: str, name: 
         ("a", {"mask": object()}, TypeError, "^a: masked arrays are not supported"),
         ("out", {"data": (0x3000, True)}, ValueError, "^out: it is read-only"),
         ("out", {"at": 0x1FD4, "strides": (8, 4)}, ValueError, "^out: it shares memory with b"),
-    ],
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "error", "sentence"), [(kind, *row) for kinds, *row in ARRAYS for kind in kinds]
 )
-def test_descriptions_that_are_refused(
-    module: ModuleType, name: str, changes: dict[str, Any], error: type[Exception], sentence: str
+def test_arrays_that_are_refused(
+    module: ModuleType, kind: str, name: str, changes: dict[str, Any], error: type[Exception], sentence: str
 ) -> None:
-    check_refused(module, "interface", error, sentence, **{name: described(name, **changes)})
+    module.driver.owner = lambda address: 0xD0 if address == 0x8000 else 0xC0  # another context's memory
+    check_refused(module, kind, error, sentence, **{name: array_of(kind, described(name, **changes))})
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -132,13 +115,6 @@ def test_an_array_that_is_described_wrongly_is_named(
         module.gemm(**given)
 
 
-@pytest.mark.parametrize("interface", [5, {}, {"shape": (4, 4), "typestr": "<f4"}, "typestr shape data"])
-def test_what_says_that_it_is_a_device_array_and_is_none(module: ModuleType, interface: Any) -> None:
-    wrong = SimpleNamespace(__cuda_array_interface__=interface)
-    sentence = "^a: its __cuda_array_interface__ is not one: expected typestr"
-    check_refused(module, "interface", TypeError, sentence, a=wrong)
-
-
 class Deleted:
     @property
     def __cuda_array_interface__(self) -> Any:
@@ -153,6 +129,10 @@ class Deleted:
         ({"a": [[1.0]]}, TypeError, "^a: expected a device array .* got list"),
         ({"b": np.ones((3, 2), np.float32)}, TypeError, "^a and b: one is a NumPy array"),
         ({"b": Tensor(None)}, TypeError, "^b: expected a device array .* got Tensor"),  # a CPU's, or a meta tensor
+        *(
+            ({"a": SimpleNamespace(__cuda_array_interface__=x)}, TypeError, "^a: its .* is not one: expected typestr")
+            for x in (5, {}, {"shape": (4, 4), "typestr": "<f4"}, "typestr shape data")
+        ),
         ({"a": Deleted()}, TypeError, "^a: a Deleted whose memory address cannot be read: Array has been deleted$"),
         ({"alpha": 1e300}, ValueError, "^alpha: too large for float32"),
         ({"alpha": 10**40}, ValueError, "^alpha: too large for float32"),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,32 +42,62 @@ def check(function: Callable[..., Any], expected: Callable[..., Any], *arrays: A
         assert jax.tree.map(lambda x: (x.shape, x.dtype), found) == jax.tree.map(lambda x: (x.shape, x.dtype), wanted)
 
 
+THEIRS = SimpleNamespace(matmul=jnp.matmul, dot_general=jax.lax.dot_general)
+
+
+def product(of: Any, over: Any = None) -> Callable[..., Any]:
+    """Return JAX's or the module's matmul, or its dot_general over these dimensions."""
+    return of.matmul if over is None else lambda a, b: of.dot_general(a, b, over)
+
+
 PLAIN, REAL = ((40, 6), (6, 3)), ("float32", "float32")
+BATCH = ((0,), (0,))
 
 
 @pytest.mark.parametrize(
-    ("shapes", "types", "kernels"),
+    ("shapes", "over", "types", "kernels"),
     [
-        *((shapes, (dtype, dtype), 1) for dtype in ("float32", "complex64", "bfloat16") for shapes in (
+        *((shapes, None, (dtype, dtype), 1) for dtype in ("float32", "complex64", "bfloat16") for shapes in (
             PLAIN, ((6,), (6, 3)), ((40, 6), (6,)), ((2, 5, 7, 6), (6, 3)), ((3, 1, 6), (6,)),
             ((4, 40, 6), (4, 6, 3)), ((2, 3, 5, 6), (2, 3, 6, 3)), ((1, 40, 6), (1, 6, 3)),
         )),
-        *((shapes, REAL, 0) for shapes in (
+        *((shapes, None, REAL, 0) for shapes in (
             ((6,), (6,)), ((4, 40, 6), (1, 6, 3)), ((40, 6), (4, 6, 3)), ((0, 6), (6, 3)), ((4, 0), (0, 3)),
             ((0, 4, 6), (0, 6, 3)), ((4, 5, 0), (4, 0, 3)),
         )),
-        *((PLAIN, types, 0) for types in (
+        *((PLAIN, None, types, 0) for types in (
             ("int32", "int32"), ("bool", "bool"), ("float16", "float16"), ("float32", "bfloat16"),
             ("float32", "complex64"),
+        )),
+        *((shapes, over, REAL, kernels) for shapes, over, kernels in (
+            (((6, 40), (6, 3)), OVER_FIRST, 1),
+            (((40, 6), (3, 6)), OVER_LAST, 1),
+            (((2, 3, 40), (2, 3, 5)), (((0, 1), (0, 1)), ((), ())), 1),
+            (((4, 5, 2, 3), (2, 3, 5)), (((2, 3), (0, 1)), ((), ())), 1),
+            (((4, 5, 6), (6, 2, 2)), (((2,), (0,)), ((), ())), 1),
+            (((6, 4), (4, 6)), (((0,), (1,)), ((), ())), 0),  # there is no kernel for it
+            (((2, 3, 40), (3, 2, 5)), (((0, 1), (1, 0)), ((), ())), 0),
+            (((4, 6, 5), (6, 3)), (((1,), (0,)), ((), ())), 0),
+            (((6, 3), (6, 3)), (((0, 1), (0, 1)), ((), ())), 0),
+            (((6,), (4,)), (((), ()), ((), ())), 0),
+            (((4, 8, 6), (4, 6, 3)), (((2,), (1,)), BATCH), 1),
+            (((4, 6, 8), (4, 6, 3)), (((1,), (1,)), BATCH), 1),
+            (((2, 4, 8, 6), (2, 4, 6)), (((3,), (2,)), ((0, 1), (0, 1))), 1),
+            (((4, 7, 8, 6), (4, 6, 3, 2)), (((3,), (1,)), BATCH), 1),
+            (((4, 2, 3, 8), (4, 2, 3, 5)), (((1, 2), (1, 2)), BATCH), 1),
+            (((4, 8, 6), (6, 4, 3)), (((2,), (0,)), ((0,), (1,))), 0),  # the batch of b is not in front
+            (((8, 4, 6), (6, 4, 3)), (((2,), (0,)), ((1,), (1,))), 0),
+            (((4, 6), (4, 6)), (((1,), (1,)), BATCH), 0),  # of vectors
         )),
     ],
 )  # fmt: skip
 def test_one_product_is_a_kernels_and_others_are_jaxs(
-    best: ModuleType, shapes: Any, types: Any, kernels: int
+    best: ModuleType, shapes: Any, over: Any, types: Any, kernels: int
 ) -> None:
     a, b = (numbers(*shape, dtype=dtype) for shape, dtype in zip(shapes, types, strict=True))
-    check(best.jax.matmul, jnp.matmul, a, b)
-    assert calls(best, best.jax.matmul, a, b) == kernels
+    ours = product(best.jax, over)
+    check(ours, product(THEIRS, over), a, b)
+    assert calls(best, ours, a, b) == kernels
 
 
 @pytest.mark.parametrize(
@@ -98,67 +128,26 @@ def test_a_result_is_as_weakly_typed_as_jaxs(best: ModuleType) -> None:
         assert [jax.typeof(x) for x in gradients[0]] == [jax.typeof(x) for x in gradients[1]]
 
 
-# dot_general
+PRESET = jax.lax.DotAlgorithmPreset.BF16_BF16_F32
+PRECISIONS = None, "high", "float32", jax.lax.Precision.HIGHEST, ("default", "highest"), ["high", "high"]
 
 
-@pytest.mark.parametrize(
-    ("shapes", "dimensions", "by_kernels"),
-    [
-        (((6, 40), (6, 3)), OVER_FIRST, 1),
-        (((40, 6), (3, 6)), OVER_LAST, 1),
-        (((2, 3, 40), (2, 3, 5)), (((0, 1), (0, 1)), ((), ())), 1),
-        (((4, 5, 2, 3), (2, 3, 5)), (((2, 3), (0, 1)), ((), ())), 1),
-        (((4, 5, 6), (6, 2, 2)), (((2,), (0,)), ((), ())), 1),
-        (((6, 4), (4, 6)), (((0,), (1,)), ((), ())), 0),  # there is no kernel for it
-        (((2, 3, 40), (3, 2, 5)), (((0, 1), (1, 0)), ((), ())), 0),
-        (((4, 6, 5), (6, 3)), (((1,), (0,)), ((), ())), 0),
-        (((6, 3), (6, 3)), (((0, 1), (0, 1)), ((), ())), 0),
-        (((6,), (4,)), (((), ()), ((), ())), 0),
-    ],
-)
-def test_dot_general_is_jaxs(best: ModuleType, shapes: Any, dimensions: Any, by_kernels: int) -> None:
-    a, b = (numbers(*shape) for shape in shapes)
-    check(
-        lambda a, b: best.jax.dot_general(a, b, dimensions), lambda a, b: jax.lax.dot_general(a, b, dimensions), a, b
-    )
-    assert calls(best, lambda a, b: best.jax.dot_general(a, b, dimensions), a, b) == by_kernels
-
-
-@pytest.mark.parametrize(
-    "precision", [None, "high", "float32", jax.lax.Precision.HIGHEST, ("default", "highest"), ["high", "high"]]
-)
-def test_kernels_are_as_precise_as_is_asked(best: ModuleType, precision: Any) -> None:
+def test_kernels_multiply_in_no_other_way_than_is_asked(best: ModuleType) -> None:
     a, b = numbers(40, 6), numbers(6, 3)
-    assert calls(best, lambda a, b: best.jax.matmul(a, b, precision=precision), a, b) == 1
-
-
-def test_another_way_to_multiply_is_jaxs(best: ModuleType) -> None:
-    a, b, preset = numbers(40, 6), numbers(6, 3), jax.lax.DotAlgorithmPreset.BF16_BF16_F32
-    assert calls(best, lambda a, b: best.jax.matmul(a, b, precision=preset), a, b) == 0
+    for one in (*PRECISIONS, PRESET):
+        assert calls(best, partial(best.jax.matmul, precision=one), a, b) == (one is not PRESET)
+    assert calls(best, partial(best.jax.matmul, preferred_element_type=None), a, b) == 1
     with jax.default_matmul_precision("BF16_BF16_F32"):
         assert calls(best, lambda a, b: best.jax.matmul(a, b), a, b) == 0
+    over = (((1,), (0,)), ((), ()))
+    of_flax = {"precision": None, "preferred_element_type": None, "out_sharding": None}
+    assert calls(best, lambda a, b: best.jax.dot_general(a, b, over, **of_flax), a, b) == 1
     half = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
-    wide = partial(
-        best.jax.dot_general, dimension_numbers=(((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
-    )
+    wide = partial(best.jax.dot_general, dimension_numbers=over, preferred_element_type=jnp.float32)
     assert (calls(best, wide, *half), wide(*half).dtype) == (0, jnp.float32)
-
-
-def test_a_precision_is_jaxs_where_the_product_is(best: ModuleType) -> None:
-    a, b = numbers(40, 6, dtype="float16"), numbers(6, 3, dtype="float16")
-    assert calls(best, best.jax.matmul, a, b) == 0
+    half = numbers(40, 6, dtype="float16"), numbers(6, 3, dtype="float16")  # whose product is JAX's
     with jax.default_matmul_precision("highest"):
-        assert "HIGHEST" in jax.jit(lambda a, b: best.jax.matmul(a, b)).lower(a, b).as_text()
-
-
-def test_what_flax_passes_changes_nothing(best: ModuleType) -> None:
-    a, b, none = (
-        numbers(40, 6),
-        numbers(6, 3),
-        {"precision": None, "preferred_element_type": None, "out_sharding": None},
-    )
-    assert calls(best, lambda a, b: best.jax.dot_general(a, b, (((1,), (0,)), ((), ())), **none), a, b) == 1
-    assert calls(best, lambda a, b: best.jax.matmul(a, b, preferred_element_type=None), a, b) == 1
+        assert "HIGHEST" in jax.jit(lambda a, b: best.jax.matmul(a, b)).lower(*half).as_text()
 
 
 # JAX's transformations
@@ -172,12 +161,10 @@ def loss(multiply: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("over", [(1, 0), (0, 0), (1, 1)])
 def test_gradients_are_such_products(best: ModuleType, over: tuple[int, int], dtype: str) -> None:
     dimensions = ((over[:1], over[1:]), ((), ()))
-    a, b = (
-        numbers(*(8, 6)[:: 1 if over[0] else -1], dtype=dtype),
-        numbers(*(6, 3)[:: -1 if over[1] else 1], dtype=dtype),
-    )
-    ours = jax.grad(loss(lambda a, b: best.jax.dot_general(a, b, dimensions)), (0, 1))
-    check(ours, jax.grad(loss(lambda a, b: jax.lax.dot_general(a, b, dimensions)), (0, 1)), a, b)
+    shapes = (8, 6)[:: 1 if over[0] else -1], (6, 3)[:: -1 if over[1] else 1]
+    a, b = (numbers(*shape, dtype=dtype) for shape in shapes)
+    ours, theirs = (jax.grad(loss(product(of, dimensions)), (0, 1)) for of in (best.jax, THEIRS))
+    check(ours, theirs, a, b)
     assert calls(best, ours, a, b) == 3
 
 
@@ -194,7 +181,6 @@ TRANSFORMED: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[..., Any
     "tangents": ((4, 3), (3, 2), jvp),
     "transpose": ((4, 3), (3, 2), lambda f: lambda a, b: jax.linear_transpose(lambda x: f(x, b), a)(f(a, b))[0]),
     "batch of gradients": ((5, 8, 6), (6, 3), lambda f: jax.vmap(jax.grad(loss(f), (0, 1)), (0, None))),
-    "gradient of a batch": ((5, 8, 6), (6, 3), lambda f: jax.grad(loss(jax.vmap(f, (0, None))), (0, 1))),
     "scan": ((6, 6), (6, 3), lambda f: lambda a, b: jax.lax.scan(
         lambda x, _: (f(a, x) % 5, f(x.T, x).sum()), b, None, length=4)),
     "loop": ((6, 6), (6, 3), lambda f: lambda a, b: jax.lax.fori_loop(0, 3, lambda _, x: f(a, x) % 5, b)),
@@ -214,26 +200,18 @@ def test_transformed_products_are_jaxs(best: ModuleType, name: str) -> None:
 @pytest.mark.parametrize(
     ("axes", "over", "by_kernels"),
     [
-        ((0, None), (1, 0), 1),
-        ((2, None), (1, 0), 1),
-        ((None, 0), (1, 1), 1),
-        ((None, 0), (1, 0), 1),
-        ((0, None), (0, 0), 1),
-        ((0, 0), (1, 0), 1),
-        ((0, 1), (0, 0), 1),
-        ((0, 0), (1, 1), 1),
+        ((0, None), (1, 0), 1), ((2, None), (1, 0), 1), ((None, 0), (1, 1), 1), ((None, 0), (1, 0), 1),
+        ((0, None), (0, 0), 1), ((0, 0), (1, 0), 1), ((0, 1), (0, 0), 1), ((0, 0), (1, 1), 1),
         ((0, 0), (0, 1), 0),  # no kernel has these storage orders
     ],
-)
+)  # fmt: skip
 def test_batches_of_vmap_are_kernels(best: ModuleType, axes: Any, over: Any, by_kernels: int) -> None:
     dimensions = ((over[:1], over[1:]), ((), ()))
     a, b = numbers(*(8, 6)[:: 1 if over[0] else -1]), numbers(*(6, 3)[:: -1 if over[1] else 1])
     given = [
         x if axis is None else jnp.stack([x, 2 * x, -x, x, 3 * x], axis) for x, axis in zip((a, b), axes, strict=True)
     ]
-    ours, theirs = (
-        jax.vmap(lambda a, b, f=f: f(a, b, dimensions), axes) for f in (best.jax.dot_general, jax.lax.dot_general)
-    )
+    ours, theirs = (jax.vmap(product(of, dimensions), axes) for of in (best.jax, THEIRS))
     check(ours, theirs, *given)
     assert calls(best, ours, *given) == by_kernels
 
@@ -246,35 +224,10 @@ def test_derivatives_of_batches_are_jaxs(best: ModuleType, over: tuple[int, int]
     dimensions = ((over[:1], over[1:]), ((), ()))
     shapes = (4, 3)[:: 1 if over[0] else -1], (3, 2)[:: -1 if over[1] else 1]
     a, b = (numbers(*[5] * (at == 0), *shape, dtype=dtype) for shape, at in zip(shapes, axes, strict=True))
-    ours, theirs = (
-        loss(jax.vmap(lambda a, b, f=f: f(a, b, dimensions), axes))
-        for f in (best.jax.dot_general, jax.lax.dot_general)
-    )
+    ours, theirs = (loss(jax.vmap(product(of, dimensions), axes)) for of in (best.jax, THEIRS))
     for of in (lambda f: jax.grad(f, (0, 1)), jvp, lambda f: jax.jacfwd(jax.grad(f))):
         if dtype == "float32" or of is jvp:
             check(of(ours), of(theirs), a, b)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "numbers_of", "by_kernels"),
-    [
-        (((4, 8, 6), (4, 6, 3)), (((2,), (1,)), ((0,), (0,))), 1),
-        (((4, 6, 8), (4, 6, 3)), (((1,), (1,)), ((0,), (0,))), 1),
-        (((2, 4, 8, 6), (2, 4, 6)), (((3,), (2,)), ((0, 1), (0, 1))), 1),
-        (((4, 7, 8, 6), (4, 6, 3, 2)), (((3,), (1,)), ((0,), (0,))), 1),
-        (((4, 2, 3, 8), (4, 2, 3, 5)), (((1, 2), (1, 2)), ((0,), (0,))), 1),
-        (((4, 8, 6), (6, 4, 3)), (((2,), (0,)), ((0,), (1,))), 0),  # the batch of b is not in front
-        (((8, 4, 6), (6, 4, 3)), (((2,), (0,)), ((1,), (1,))), 0),
-        (((4, 6), (4, 6)), (((1,), (1,)), ((0,), (0,))), 0),  # of vectors
-    ],
-)
-def test_batch_dimensions_in_front_are_a_batch(
-    best: ModuleType, shapes: Any, numbers_of: Any, by_kernels: int
-) -> None:
-    a, b = (numbers(*shape) for shape in shapes)
-    ours = partial(best.jax.dot_general, dimension_numbers=numbers_of)
-    check(ours, partial(jax.lax.dot_general, dimension_numbers=numbers_of), a, b)
-    assert calls(best, ours, a, b) == by_kernels
 
 
 @pytest.mark.parametrize(
@@ -295,31 +248,30 @@ def test_nested_batches_are_one_batch_if_they_can(best: ModuleType, axes: Any, i
 # X^T X
 
 
-def gram(multiply: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda x: multiply(x, x, OVER_FIRST)
-
-
 def test_a_matrix_by_itself_is_told_so(best: ModuleType) -> None:
     """It changes nothing that the kernel of op nx does, here, multiply all; derivatives are of two factors."""
     x = numbers(40, 6)
-    check(gram(best.jax.dot_general), gram(jax.lax.dot_general), x)
-    assert '"f32", [true, false], true,' in _texts(best, gram(best.jax.dot_general), x)
-    assert re.search(rf"@{best.target_of_xla()}\((%\w+), \1\)", _texts(best, gram(best.jax.dot_general), x))
-    assert '"f32", [true, false], false,' in _texts(best, lambda x, y: best.jax.dot_general(x, y, OVER_FIRST), x, x)
-    check(
-        jax.grad(lambda x: (gram(best.jax.dot_general)(x) ** 2).sum()), jax.grad(lambda x: ((x.T @ x) ** 2).sum()), x
-    )
-    check(jax.jacfwd(gram(best.jax.dot_general)), jax.jacfwd(lambda x: x.T @ x), x)
-    tangents = [lambda x, f=f: jax.jvp(f, (x,), (1 + x,)) for f in (gram(best.jax.dot_general), lambda x: x.T @ x)]
-    check(*tangents, x)
-    both, by_itself = jnp.stack([x, 1 + x]), (((1,), (1,)), ((0,), (0,)))
-    check(jax.vmap(gram(best.jax.dot_general)), jax.vmap(lambda x: x.T @ x), both)
-    check(lambda x: best.jax.dot_general(x, x, by_itself), jax.vmap(lambda x: x.T @ x), both)
-    assert '"f32", [true, false], true,' in _texts(best, lambda x: best.jax.dot_general(x, x, by_itself), both)
+    both, by_itself = jnp.stack([x, 1 + x]), (((1,), (1,)), BATCH)
 
+    def gram(x: Any, over: Any = OVER_FIRST) -> Any:
+        return best.jax.dot_general(x, x, over)
 
-def _texts(best: ModuleType, function: Callable[..., Any], *arrays: Any) -> str:
-    return str(jax.jit(function).lower(*arrays).as_text()).replace("\\22", '"')
+    def theirs(x: Any) -> Any:
+        return x.T @ x
+
+    def text(function: Callable[..., Any], *arrays: Any) -> str:
+        return str(jax.jit(function).lower(*arrays).as_text()).replace("\\22", '"')
+
+    check(gram, theirs, x)
+    assert '"f32", [true, false], true,' in text(gram, x)
+    assert re.search(rf"@{best.target_of_xla()}\((%\w+), \1\)", text(gram, x))
+    assert '"f32", [true, false], false,' in text(lambda x, y: best.jax.dot_general(x, y, OVER_FIRST), x, x)
+    check(*(jax.grad(lambda x, f=f: (f(x) ** 2).sum()) for f in (gram, theirs)), x)
+    check(*(jax.jacfwd(f) for f in (gram, theirs)), x)
+    check(*(lambda x, f=f: jax.jvp(f, (x,), (1 + x,)) for f in (gram, theirs)), x)
+    check(*(jax.vmap(f) for f in (gram, theirs)), both)
+    check(partial(gram, over=by_itself), jax.vmap(theirs), both)
+    assert '"f32", [true, false], true,' in text(partial(gram, over=by_itself), both)
 
 
 # Exported programs
