@@ -210,7 +210,7 @@ def fake_torch() -> SimpleNamespace:
     fake.cuda.ExternalStream = lambda stream, device: None
     fake.cuda.default_stream, fake.cuda.stream = lambda device: None, lambda stream: contextlib.nullcontext()
     fake.addmm = lambda c, a, b, *, beta, alpha, out: out
-    fake.mm = fake.matmul = lambda a, b, out=None: out
+    fake.mm = fake.bmm = fake.matmul = lambda a, b, out=None: out
     fake.table = Dispatcher(
         (
             "mm",

@@ -35,6 +35,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake = fake_torch()
     fake.asked, fake.takes_us, fake.driver = [], 50.0, None
 
+    def mm(a: Any, b: Any, *, out: Any = None) -> Any:
+        return addmm(out, a, b, beta=0, alpha=1, out=out)
+
     def addmm(c: Any, a: Any, b: Any, *, beta: Any, alpha: Any, out: Any) -> Any:
         fake.asked.append((a, b, out, alpha, beta, fake.stream))
         if fake.driver is not None:
@@ -47,7 +50,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         yield
         fake.stream = before
 
-    fake.addmm, fake.cuda.stream = addmm, stream
+    fake.mm, fake.addmm, fake.cuda.stream = mm, addmm, stream
     fake.cuda.ExternalStream = lambda handle, device: handle
     monkeypatch.setitem(sys.modules, "torch", fake)
     return fake

@@ -252,7 +252,7 @@ def test_a_way_that_fails_is_left_out(module: Any) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError, NotImplementedError])
 def test_a_vendor_that_fails_is_left_out(module: ModuleType, torch: SimpleNamespace, error: type[Exception]) -> None:
-    torch.addmm = Mock(side_effect=error("out of memory"))
+    torch.mm = Mock(side_effect=error("out of memory"))
     found = module.plan(*tensors(), measure=True).match
     assert (found.is_timed, found.vendor_us) == (True, None)
 

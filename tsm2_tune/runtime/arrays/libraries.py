@@ -287,7 +287,8 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
     """
     if alpha == 0:  # as in BLAS, NaNs in a and b must not get into out: multiply with k = 0
         a, b = a[..., :0], b[:0] if b.ndim < 3 else b[..., :0, :]
-    a, b = (x.conj() if conjugated else x for x, conjugated in zip((a, b), conjugates, strict=True))
+    if any(conjugates):
+        a, b = (x.conj() if conjugated else x for x, conjugated in zip((a, b), conjugates, strict=True))
     if is_torchs(a):
         return _torchs_product(a, b, out, alpha, beta)
     library = sys.modules["cupy"] if is_cupys(a) else np if isinstance(a, np.ndarray) else None
@@ -322,24 +323,27 @@ def _torchs_product(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, be
 
 
 def _by_torch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: complex) -> Any:
-    torch, are_matrices = sys.modules["torch"], a.ndim == b.ndim == 2
-    if a.ndim > 2 or b.ndim > 2:
+    torch, dimensions = sys.modules["torch"], (a.ndim, b.ndim)
+    if alpha == 1 and beta == 0:
+        is_batch = dimensions == (3, 3) and a.shape[0] == b.shape[0]
+        multiply = torch.mm if dimensions == (2, 2) else torch.bmm if is_batch else torch.matmul  # it starts last
+        if out is None or sum(dimensions) < 4:  # of a vector
+            return _put(multiply(a, b), out)
+        multiply(a, b, out=out)
+        return out
+    if max(dimensions) > 2:
         return _torchs_batch(a, b, out, alpha, beta)
-    if alpha == 1 and beta == 0 and not (are_matrices and out is not None):
-        return _put(torch.matmul(a, b), out)
     rows, columns = (a if a.ndim == 2 else a[None, :]), (b if b.ndim == 2 else b[:, None])
     if out is None:
         product = torch.addmm(a.new_zeros(()), rows, columns, beta=0, alpha=alpha)
         return product.reshape((*a.shape[:-1], *b.shape[1:]))
-    matrix = out if are_matrices else out.reshape(rows.shape[0], columns.shape[1])  # a view
+    matrix = out if dimensions == (2, 2) else out.reshape(rows.shape[0], columns.shape[1])  # a view
     torch.addmm(matrix, rows, columns, beta=beta, alpha=alpha, out=matrix)
     return out
 
 
 def _torchs_batch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: complex) -> Any:
     torch = sys.modules["torch"]
-    if alpha == 1 and beta == 0:
-        return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
     rows, columns = (a if a.ndim > 1 else a[None, :]), (b if b.ndim > 1 else b[:, None])
     products = common_extents(tuple(rows.shape[:-2]), tuple(columns.shape[:-2]))
     count, matrix = math.prod(products), (rows.shape[-2], columns.shape[-1])
