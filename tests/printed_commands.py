@@ -52,7 +52,8 @@ def winners() -> None:
     gram = Problem(16, 16, 10**6, "f64", "tx")
     with Store.open("winners.db", create=True) as store:
         for one in (
-            trial(300, C256, problem=other, basis="older"), trial(500, C128), trial(600, C256),
+            trial(300, C256, problem=other, basis="older"), trial(500, C128, strategy="model"),
+            trial(600, C256),
             trial(400, C128, problem=other), trial(500, MMA, problem=row_major),
             trial(12345.6, MMA, problem=gram, source=handmade(gram), full_verdict=None),
             trial(config=configuration(64), outcome=Outcome.COMPILE_FAILED, detail=HOSTILE, **NOTHING),

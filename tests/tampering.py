@@ -1,11 +1,8 @@
-"""A good database, and what somebody may do to it: any value, any text of a kernel, any byte."""
+"""A good database, and what somebody may do to it."""
 
 from __future__ import annotations
 
-import random
-import sqlite3
 import tempfile
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,15 +13,12 @@ from tests.fabricated import (
     PROBLEM,
     add_text,
     configuration,
-    downgrade,
     final,
     plain_sql,
-    source_text,
     trial,
     tuning_run,
     vendor_measurement,
 )
-from tests.hostile import COLUMNS, Edit, altered, wrong_of
 from tests.simulated import RUN, TARGET
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.families.staged import StagedFmaConfig
@@ -94,23 +88,6 @@ def _make_good(path: Path) -> None:
         store.add_trials(RUN, [], hazards=[faulty, hanging])
 
 
-# Tamperings: each changes one thing of a database.
-
-
-def odd_value(rng: random.Random, path: Path) -> None:
-    """A value that its column may not have, or another one that it may."""
-    column = rng.choice(list(COLUMNS.values()))
-    stored = rng.choice(plain_sql(path, f"SELECT {column.name} FROM {column.table}"))[0]
-    values = rng.choice((wrong_of(column), altered(column, stored)))
-    Edit(column, rng.choice(values or (None,)), rng.choice((0, -1))).put(path)
-
-
-def other_text(rng: random.Random, path: Path) -> None:
-    """Another text of a kernel, with the digest that goes with it, as whoever prepares a file makes it."""
-    ((digest,),) = plain_sql(path, "SELECT digest FROM source ORDER BY digest LIMIT 1 OFFSET ?", rng.randrange(3))
-    plant(path, digest, rng.choice((EVIL, f"{source_text(path, digest)}\n{EVIL}", "", "\x00")))
-
-
 def plant(path: Path, digest: str, text: str) -> None:
     """Let the trials of a kernel have this text, with the digest that goes with it: whoever prepares a file can."""
     others = ", ".join(one.name for one in schema.source.c if one.name not in ("digest", "paragraphs"))
@@ -123,41 +100,6 @@ def plant(path: Path, digest: str, text: str) -> None:
 def planted(problem: Problem) -> str:
     """The text of a kernel that a tsm2-tune made which printed the version that a run has."""
     return render(problem, configuration(128)).text.replace("tsm2-tune.", f"tsm2-tune 0.1.0\n{EVIL}.")
-
-
-def corrupted_bytes(rng: random.Random, path: Path) -> None:
-    """Other bytes, pages that have changed places, and an end that is gone."""
-    content = bytearray(path.read_bytes())
-    size = int.from_bytes(content[16:18], "big") or 4096
-    pages, kind = len(content) // size, rng.randrange(6)
-    one, other = (slice(page * size, (page + 1) * size) for page in rng.sample(range(1, pages), 2))
-    if kind == 0:
-        for _ in range(rng.choice((1, 3, 20))):
-            content[rng.randrange(len(content))] = rng.randrange(256)
-    elif kind == 1:
-        content[one], content[other] = content[other], content[one]
-    elif kind == 2:
-        content[one] = content[other]
-    elif kind == 3:
-        del content[rng.randrange(len(content)) :]
-    elif kind == 4:
-        content[rng.randrange(100)] = rng.randrange(256)
-    else:  # in a page's head and cell pointers
-        content[one.start + rng.randrange(32)] = rng.randrange(256)
-    path.write_bytes(content)
-
-
-TAMPERINGS = (*(odd_value,) * 4, other_text, *(corrupted_bytes,) * 2)
-
-
-def tamper(path: Path, rng: random.Random) -> str:
-    """Change one thing in the database; returns what kind of thing."""
-    change = rng.choice(TAMPERINGS)
-    if rng.random() < 0.05:
-        downgrade(path)
-    with suppress(sqlite3.Error):
-        change(rng, path)
-    return change.__name__
 
 
 def with_waste(path: Path) -> None:

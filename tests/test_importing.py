@@ -197,6 +197,21 @@ def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_pa
         assert [(row.stale, row.median_us) for row in tsm2_tune.best(path)] == [(0, 400.0)]
 
 
+def test_merged_databases_keep_how_far_a_search_went(path: Path, tmp_path: Path) -> None:
+    of_space = "SELECT space_configurations, search_ended FROM trial"
+    older, merged = tmp_path / "older.db", tmp_path / "merged.db"
+    with Store.open(path, create=True) as store:
+        store.add_trial(EARLY, trial(500, strategy="model", space_configurations=1840))
+        store.end_search(GPU, PROBLEM, BASIS, "max-trials")
+    shutil.copy(path, older)
+    downgrade(older)
+    for one in (path, older):
+        tsm2_tune.import_trials(one, merged)
+    assert plain_sql(merged, of_space) == [(1840, "max-trials")]
+    with Store.open(older, create=True):
+        assert plain_sql(older, of_space) == [(1840, None)]
+
+
 # Finals of other databases
 
 

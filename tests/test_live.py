@@ -1,4 +1,4 @@
-"""Tests of the display of a run: the best, the time left, and why a search stopped, with and without a terminal."""
+"""The display of a run: the best beside the vendor, a time left that never jumps, and why a search stopped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,28 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.fabricated import PROBLEM, trial
+from tests.fabricated import PROBLEM, trial, tuning_run
 from tests.on_host import has_compiler
 from tests.servers import wait_until
+from tests.test_tally import ended, started
 from tsm2_tune.console import run_progress
 from tsm2_tune.console import search_progress as progress
+from tsm2_tune.console.run_progress import RunProgress
 from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted, TrialStored
+from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.runs.events import (
+    Event,
+    FleetStarted,
+    Noted,
+    OfRun,
+    PairMeasured,
+    PairsStarted,
+    ProblemLeft,
+    RunEnded,
+    RunStarted,
+    TrialStored,
+)
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.options import Options
@@ -45,16 +59,6 @@ def printed(console: Console) -> str:
 def shown_on(console: Console, problems: int = 1, phases: PhaseTimer | None = None, **options: Any) -> SearchProgress:
     more = {name: options.pop(name) for name in ("next_phase", "clock", "long_seconds") if name in options}
     return SearchProgress(console, Options(**options), problems, phases or PhaseTimer(), **more)
-
-
-def started(configurations: int, problem: Problem = PROBLEM, **changes: Any) -> ProblemStarted:
-    space: Any = SimpleNamespace(problem=problem, kept=range(configurations))
-    return ProblemStarted(space, **{"tried_before": 0, "seconds_before": 0.0, "best_before_us": None} | changes)
-
-
-def ended(problem: Problem = PROBLEM, new_trials: int = 3, untried: int = 0, **changes: Any) -> ProblemEnded:
-    counts = {"tried": new_trials, "timed_out": 0, "interrupted": 0, "winner": None, "why": Why.ALL_TRIED}
-    return ProblemEnded(problem, new_trials=new_trials, untried=untried, **counts | changes)
 
 
 def stored(*medians_us: float) -> list[TrialStored]:
@@ -78,7 +82,7 @@ def test_the_lines_of_progress_are_whole(width: int) -> None:
 
 
 def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> None:
-    said = shows(on_screen(), started(128, vendor_us=600.0), *stored(500.0, 400.0))
+    said = shows(on_screen(), started(vendor_us=600.0), *stored(500.0, 400.0))
     last = " ".join(said.rpartition(PROBLEM.text)[2].split())
     assert last.startswith("2/128 400.0 us, 4.2 TB/s, 1.50 x cuBLAS")
 
@@ -86,7 +90,7 @@ def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> N
 def test_where_no_bar_tells_trials_and_problems_are_counted() -> None:
     console, now = on_screen(terminal=False), [0.0]
     with shown_on(console, 12, budget_seconds=120.0, clock=lambda: now[0]) as shown:
-        shown.show(started(128))
+        shown.show(started())
         *first, last = stored(500.0, 450.0, 400.0)
         for one in first:
             shown.show(one)
@@ -118,32 +122,12 @@ def test_a_line_says_why_a_search_stopped(changes: dict[str, Any], why: str) -> 
 def test_what_a_signal_interrupts_is_told(terminal: bool) -> None:
     console = on_screen(terminal=terminal)
     with suppress(Stopped), shown_on(console, 12) as shown:
-        shown.show(started(128))
+        shown.show(started())
         shown.show(stored(400.0)[0])
         raise Stopped
     number = "" if terminal else "1/12 "
     best = "best 400.0 us, 4.2 TB/s, 100 % of the floor"
     assert printed(console).endswith(f"{number}{PROBLEM.text}: interrupted, 1 of 128 tried; {best}\n")
-
-
-def test_runs_that_share_problems_have_a_line_each() -> None:
-    console, plain = on_screen(), on_screen(terminal=False)
-    with shown_on(console, 3) as shown:
-        for run, problem, median_us in (("GPU 0", PROBLEM, 400.0), ("GPU 1", OTHER, 7.0)):
-            shown.show(started(128, problem), run)
-            shown.show(TrialStored(trial(median_us, problem=problem), 1), run)
-    for line in (f"GPU 0  {PROBLEM.text}  1/128  400.0 us", f"GPU 1  {OTHER.text}  1/128  7.0 us"):
-        assert printed(console).rpartition("0/3 problems")[2].count(line) == 1
-    runs = (("GPU 0", PROBLEM), ("GPU 1", OTHER), ("GPU 2", PROBLEM))
-    with shown_on(plain, 3) as shown:
-        for run, problem in runs:
-            shown.show(started(0, problem), run)
-        for run, problem in runs:
-            shown.show(ended(problem, 0), run)
-    assert [line.partition(" (")[0] for line in printed(plain).splitlines()] == [
-        f"{run}: {number}/3 {problem.text}: nothing tried"
-        for (run, problem), number in zip(runs, (1, 2, 1), strict=True)
-    ]
 
 
 @pytest.mark.slow
@@ -154,7 +138,7 @@ def test_a_long_trial_is_not_silent(terminal: bool) -> None:
     with shown_on(console, 2, phases, long_seconds=0.2) as shown:
         time.sleep(0.3)
         assert printed(console).count(" s)") == 0, "there is no problem yet"
-        shown.show(started(128))
+        shown.show(started())
         phases.enter("compilers")
         wait_until(lambda: printed(console).count(": compiling (") >= 2)
         phases.enter("timing")
@@ -187,13 +171,13 @@ def test_finals_show_their_phase_and_no_time_that_is_not_known() -> None:
 def test_the_time_left_says_what_it_does_not_count() -> None:
     """The first problem's finals take an unknown time; pairs follow the search; nothing is left at the end."""
     with shown_on(on_screen(terminal=False), 2, next_phase="pairs") as shown:
-        shown.show(started(128))
+        shown.show(started())
         for one in stored(500.0, 500.0, 500.0):
             shown.show(one)
         assert re.fullmatch(r"\d+ (s|min) of search left, then finals, then pairs", shown.remaining)
         shown.show(ended())
         assert re.fullmatch(r"\d+ (s|min) left, then pairs", shown.remaining)
-        shown.show(started(128, OTHER))
+        shown.show(started(problem=OTHER))
         shown.show(ended(OTHER))
         assert shown.remaining == ""
 
@@ -242,3 +226,84 @@ def test_first_line_waits_for_no_compiler(tmp_path: Path) -> None:
         with open(ours, encoding="utf-8") as terminal:
             assert terminal.readline() == "tuning 2 problems on device cpu\n"
             started.terminate()
+
+
+# Several runs
+
+
+A, B = "GPU 0", "GPU 1"
+DIES = RunEnded(B, "its process was killed by SIGKILL")
+
+
+def of_run(run: str, device: str = "NVIDIA H200") -> OfRun:
+    target: Any = SimpleNamespace(identity=tuning_run(device).identity, cache=lambda asked: asked, is_host=False)
+    return OfRun(run, RunStarted(target, (PROBLEM, OTHER), Options(), PhaseTimer()))
+
+
+def begins(run: str, problem: Problem = PROBLEM) -> OfRun:
+    return OfRun(run, started(problem=problem))
+
+
+def ends(run: str, problem: Problem = PROBLEM) -> OfRun:
+    return OfRun(run, ended(problem))
+
+
+def shown_by(*events: Event, terminal: bool = False) -> list[str]:
+    """The lines that are printed."""
+    console = on_screen(150, terminal=terminal)
+    with RunProgress(console, "results.db", lambda run, name: [f"{name}: {run.target.identity.name}"]) as progress:
+        for event in (FleetStarted((A, B), (PROBLEM, OTHER)), *events):
+            progress.show(event)
+    return printed(console).splitlines()
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no load of this machine be told."""
+    monkeypatch.setattr("tsm2_tune.console.run_progress.load_text", lambda: "")
+
+
+def test_each_run_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    noted = OfRun(A, Noted("it waits"))
+    lines = shown_by(of_run(A), of_run(B), begins(A), begins(B, OTHER), noted, ends(B, OTHER), ends(A))
+    assert lines[:2] == [f"{A}: NVIDIA H200", f"{B}: NVIDIA H200"]
+    assert [line.partition(" (")[0] for line in lines[2:]] == [
+        f"{B}: 2/2 {OTHER.text}: no configuration gave a right result",
+        f"{A}: 1/2 {PROBLEM.text}: no configuration gave a right result",
+    ]
+    assert capsys.readouterr().err == f"{A}: it waits\n"
+    of_two_kinds = shown_by(of_run(A), of_run(B, "NVIDIA H100"), begins(A), begins(B), ends(B), ends(A))
+    assert len([line for line in of_two_kinds if PROBLEM.text in line]) == 2  # each ends the problem
+
+
+def frames(*sequences: tuple[Event, ...]) -> list[tuple[bool, bool]]:
+    """Whether the last frame on a terminal has a line of A and of B, after each sequence of events."""
+    last = ["".join(shown_by(*events, terminal=True)).rpartition("problems")[2] for events in sequences]
+    return [(A in frame, B in frame) for frame in last]
+
+
+def test_a_device_that_leaves_a_problem_to_another_has_no_line() -> None:
+    first = (of_run(A), of_run(B), begins(A), begins(B))
+    left = OfRun(A, ProblemLeft(PROBLEM))
+    assert frames(first, (*first, left)) == [(True, True), (False, True)]
+    told = [line for line in shown_by(*first, left, begins(A, OTHER), ends(B), ends(A, OTHER)) if ": no conf" in line]
+    assert [line.partition(":")[0] for line in told] == [B, A]
+
+
+def test_a_run_that_dies_is_told_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    first = (of_run(A), of_run(B), begins(A), begins(B, OTHER))
+    lines = shown_by(*first, DIES, ends(A), begins(A, OTHER), ends(A, OTHER))
+    assert capsys.readouterr().err == f"{B} ended early: its process was killed by SIGKILL\n"
+    assert [line.partition(" ")[0] for line in lines[2:]] == ["GPU", "GPU"]
+    assert frames(first, (*first, DIES)) == [(True, True), (True, False)]
+
+
+def test_pairs_are_shown_once_all_runs_have_come_to_them_or_died() -> None:
+    in_pairs = [OfRun(A, PairsStarted()), OfRun(A, PairMeasured(1, 3)), OfRun(A, TrialStored(trial(450.0), 1))]
+    comes = [ends(B), OfRun(B, PairsStarted()), OfRun(B, PairMeasured(0, 3))]
+    lines = shown_by(of_run(A), of_run(B), begins(B), *in_pairs, *comes)
+    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 1 measured"
+    assert PROBLEM.text in lines[-2]
+    crashed = OfRun(A, TrialStored(trial(outcome=Outcome.CRASHED, measurement=None), 1))
+    lines = shown_by(of_run(A), of_run(B), begins(B), OfRun(A, PairsStarted()), crashed, RunEnded(B, "it died"))
+    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 0 measured, 1 crashed"

@@ -113,6 +113,15 @@ def test_runs_that_take_turns_tune_each_problem_once(
     assert plain_sql(path, "SELECT * FROM lease") == []
 
 
+def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store, path: Path) -> None:
+    for problem, make in ((SHAPES[0], None), (SHAPES[1], exhaustive)):
+        executor = Fabricating(store, strategy="random")
+        list(tune_problems([space_of(1, problem)], executor, store, make_strategy=make, families=("tsm2",)))
+    assert {row.problem: row.strategy for row in store.best()} == {SHAPES[0]: "random", SHAPES[1]: None}
+    found = plain_sql(path, "SELECT space_configurations, search_ended FROM trial ORDER BY id")
+    assert found == [(1, "all tried"), (None, None)]
+
+
 class Compiling(Fabricating):
     """A device that verifies a problem's kernel in full only when the next problem's first candidates compile."""
 

@@ -1,8 +1,7 @@
-"""A run shows the best beside the vendor and a time left that never jumps; several runs share one display."""
+"""The time left of a run never jumps, and the best is compared with the vendor."""
 
 from __future__ import annotations
 
-import io
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -12,49 +11,35 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from tests.fabricated import PROBLEM, configuration, final, trial, tuning_run, vendor_measurement
+from tests.fabricated import PROBLEM, configuration, final, trial, vendor_measurement
 from tsm2_tune.console.eta import ProblemProgress, Tally, remaining_text
-from tsm2_tune.console.run_progress import RunProgress
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import (
-    Event,
     FinalStored,
-    FleetStarted,
-    Noted,
-    OfRun,
-    PairMeasured,
-    PairsStarted,
     ProblemEnded,
-    ProblemLeft,
     ProblemStarted,
-    RunEnded,
-    RunStarted,
     TrialInterrupted,
     TrialStored,
     WinnerVerified,
 )
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.options import Options
-from tsm2_tune.tuner.search.phase_timer import PhaseTimer
-
-PLAIN = Options()
 
 
-def started(problem: Problem = PROBLEM, configurations: int = 128, **changes: Any) -> ProblemStarted:
+def started(configurations: int = 128, problem: Problem = PROBLEM, **changes: Any) -> ProblemStarted:
     space: Any = SimpleNamespace(problem=problem, kept=range(configurations))
     return ProblemStarted(space, **{"tried_before": 0, "seconds_before": 0.0, "best_before_us": None} | changes)
 
 
-def ended(problem: Problem = PROBLEM, x_cublas: float | None = None) -> ProblemEnded:
-    winner: Any = None if x_cublas is None else SimpleNamespace(x_cublas=x_cublas)
-    return ProblemEnded(problem, 0, 0, 0, 0, 0, winner, Why.ALL_TRIED)
+def ended(problem: Problem = PROBLEM, new_trials: int = 3, untried: int = 0, **changes: Any) -> ProblemEnded:
+    counts = {"tried": new_trials, "timed_out": 0, "interrupted": 0, "winner": None, "why": Why.ALL_TRIED}
+    return ProblemEnded(problem, new_trials=new_trials, untried=untried, **counts | changes)
 
 
-def turn_after(*events: Any, options: Options = PLAIN) -> ProblemProgress:
-    tally = Tally(options, 1)
+def turn_after(*events: Any, options: Options | None = None) -> ProblemProgress:
+    tally = Tally(options or Options(), 1)
     for event in events:
         tally.update(event)
     return tally.turns[""]
@@ -84,7 +69,7 @@ def test_progress_compares_with_the_vendor_of_the_last_final() -> None:
 def test_configurations_are_counted_up_to_the_most_trials() -> None:
     assert turn_after(started(tried_before=3), options=Options(max_trials=10)).total == 10
     assert turn_after(started(tried_before=30), options=Options(max_trials=10)).total == 30
-    made_late = turn_after(started(configurations=1), *[TrialStored(trial(), 1)] * 3)
+    made_late = turn_after(started(1), *[TrialStored(trial(), 1)] * 3)
     assert (made_late.tried, made_late.total) == (3, 3)
     assert turn_after(started(), TrialInterrupted(trial())).tried == 1
 
@@ -94,8 +79,9 @@ def test_the_mean_beside_the_vendor_is_geometric() -> None:
     problems = [replace(PROBLEM, m=m) for m in (1, 2, 3, 4)]
     assert tally.mean_x_vendor is None
     for problem, x_cublas in zip(problems, (4.0, 1.0, None, 2.0), strict=True):
-        tally.update(started(problem))
-        tally.update(ended(problem, x_cublas))
+        tally.update(started(problem=problem))
+        winner = None if x_cublas is None else SimpleNamespace(x_cublas=x_cublas)
+        tally.update(ended(problem, winner=winner))
     assert tally.mean_x_vendor == pytest.approx(2.0)
     assert tally.share == 1.0
 
@@ -103,9 +89,17 @@ def test_the_mean_beside_the_vendor_is_geometric() -> None:
 def test_a_share_is_of_the_configurations_or_of_the_budget() -> None:
     for options, share in ((Options(), 0.25), (Options(budget_seconds=6.0), 0.5), (Options(budget_seconds=2.0), 1.0)):
         tally = Tally(options, 2)
-        tally.update(started(configurations=4))
+        tally.update(started(4))
         tally.update(TrialStored(trial(total_seconds=3.0), 1))
         assert (tally.share_of(tally.turns[""]), tally.share) == (share, share / 2)
+
+
+def three_trials(tally: Tally, now: list[float], *runs: str) -> None:
+    """Let each of the runs have three trials of a second."""
+    for number in (1, 2, 3):
+        now[0] += 1.0
+        for run in runs or ("",):
+            tally.update(TrialStored(trial(total_seconds=1.0), number), run)
 
 
 @dataclass(frozen=True)
@@ -133,7 +127,7 @@ class Simulated:
             problem = replace(PROBLEM, m=1000 + number)
             now[0] += chance.uniform(0.2, 3.0)
             kept = chance.randint(*self.kept)
-            yield started(problem, kept)
+            yield started(kept, problem)
             slowness, spent = chance.lognormvariate(0.0, 0.3), 0.0
             for place in range(kept):
                 if self.budget_seconds is not None and spent >= self.budget_seconds:
@@ -181,19 +175,15 @@ def test_the_budget_bounds_it_with_what_earlier_runs_spent() -> None:
     for first, left in ((started(), 57.0), (started(seconds_before=40.0, tried_before=9), 17.0)):
         tally = Tally(Options(budget_seconds=60.0), 1, lambda: now[0])
         tally.update(first)
-        for number in (1, 2, 3):
-            now[0] += 1.0
-            tally.update(TrialStored(trial(total_seconds=1.0), number))
+        three_trials(tally, now)
         assert tally.remaining_seconds == left
 
 
 def test_it_counts_down_between_events_and_after_the_end_nothing_changes() -> None:
     now = [0.0]
     tally = Tally(Options(), 1, lambda: now[0])
-    tally.update(started(configurations=13))
-    for number in (1, 2, 3):
-        now[0] += 1.0
-        tally.update(TrialStored(trial(total_seconds=1.0), number))
+    tally.update(started(13))
+    three_trials(tally, now)
     assert tally.remaining_seconds == 10.0
     now[0] += 4.0
     assert tally.remaining_seconds == 6.0
@@ -209,11 +199,8 @@ def test_runs_that_share_problems_halve_it() -> None:
     now = [0.0]
     tally = Tally(Options(), 11, lambda: now[0])
     for run, problem in (("a", PROBLEM), ("b", replace(PROBLEM, m=1))):
-        tally.update(started(problem, 3), run)
-    for number in (1, 2, 3):
-        now[0] += 1.0
-        for run in ("a", "b"):
-            tally.update(TrialStored(trial(total_seconds=1.0), number), run)
+        tally.update(started(3, problem), run)
+    three_trials(tally, now, "a", "b")
     assert tally.remaining_seconds == pytest.approx(9 * 3 / 2)
     assert tally.share == pytest.approx(2 / 11)
 
@@ -224,84 +211,3 @@ def test_runs_that_share_problems_halve_it() -> None:
 )
 def test_it_is_told_in_the_unit_of_its_size(seconds: float, text: str) -> None:
     assert remaining_text(seconds) == f"{text} left"
-
-
-OTHER = Problem(64, 2, 64, "f32")
-A, B = "GPU 0", "GPU 1"
-DIES = RunEnded(B, "its process was killed by SIGKILL")
-
-
-def of_run(run: str, device: str = "NVIDIA H200") -> OfRun:
-    target: Any = SimpleNamespace(identity=tuning_run(device).identity, cache=lambda asked: asked, is_host=False)
-    return OfRun(run, RunStarted(target, (PROBLEM, OTHER), Options(), PhaseTimer()))
-
-
-def begins(run: str, problem: Problem = PROBLEM) -> OfRun:
-    space: Any = SimpleNamespace(problem=problem, kept=range(128))
-    return OfRun(run, ProblemStarted(space, 0, 0.0, None))
-
-
-def ends(run: str, problem: Problem = PROBLEM, new_trials: int = 3) -> OfRun:
-    return OfRun(run, ProblemEnded(problem, new_trials, 3, 0, 0, 0, None, Why.ALL_TRIED))
-
-
-def shown(*events: Event, terminal: bool = False) -> list[str]:
-    """The lines that are printed."""
-    console = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=150)
-    with RunProgress(console, "results.db", lambda run, name: [f"{name}: {run.target.identity.name}"]) as progress:
-        for event in (FleetStarted((A, B), (PROBLEM, OTHER)), *events):
-            progress.show(event)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
-
-
-@pytest.fixture(autouse=True)
-def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no load of this machine be told."""
-    monkeypatch.setattr("tsm2_tune.console.run_progress.load_text", lambda: "")
-
-
-def test_each_run_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    noted = OfRun(A, Noted("it waits"))
-    lines = shown(of_run(A), of_run(B), begins(A), begins(B, OTHER), noted, ends(B, OTHER), ends(A))
-    assert lines[:2] == [f"{A}: NVIDIA H200", f"{B}: NVIDIA H200"]
-    assert [line.partition(" (")[0] for line in lines[2:]] == [
-        f"{B}: 2/2 {OTHER.text}: no configuration gave a right result",
-        f"{A}: 1/2 {PROBLEM.text}: no configuration gave a right result",
-    ]
-    assert capsys.readouterr().err == f"{A}: it waits\n"
-    of_two_kinds = shown(of_run(A), of_run(B, "NVIDIA H100"), begins(A), begins(B), ends(B), ends(A))
-    assert len([line for line in of_two_kinds if PROBLEM.text in line]) == 2  # each ends the problem
-
-
-def frames(*sequences: tuple[Event, ...]) -> list[tuple[bool, bool]]:
-    """Whether the last frame on a terminal has a line of A and of B, after each sequence of events."""
-    last = ["".join(shown(*events, terminal=True)).rpartition("problems")[2] for events in sequences]
-    return [(A in frame, B in frame) for frame in last]
-
-
-def test_a_device_that_leaves_a_problem_to_another_has_no_line() -> None:
-    first = (of_run(A), of_run(B), begins(A), begins(B))
-    left = OfRun(A, ProblemLeft(PROBLEM))
-    assert frames(first, (*first, left)) == [(True, True), (False, True)]
-    told = [line for line in shown(*first, left, begins(A, OTHER), ends(B), ends(A, OTHER)) if ": no conf" in line]
-    assert [line.partition(":")[0] for line in told] == [B, A]
-
-
-def test_a_run_that_dies_is_told_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    first = (of_run(A), of_run(B), begins(A), begins(B, OTHER))
-    lines = shown(*first, DIES, ends(A), begins(A, OTHER), ends(A, OTHER))
-    assert capsys.readouterr().err == f"{B} ended early: its process was killed by SIGKILL\n"
-    assert [line.partition(" ")[0] for line in lines[2:]] == ["GPU", "GPU"]
-    assert frames(first, (*first, DIES)) == [(True, True), (True, False)]
-
-
-def test_pairs_are_shown_once_all_runs_have_come_to_them_or_died() -> None:
-    in_pairs = [OfRun(A, PairsStarted()), OfRun(A, PairMeasured(1, 3)), OfRun(A, TrialStored(trial(450.0), 1))]
-    comes = [ends(B), OfRun(B, PairsStarted()), OfRun(B, PairMeasured(0, 3))]
-    lines = shown(of_run(A), of_run(B), begins(B), *in_pairs, *comes)
-    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 1 measured"
-    assert PROBLEM.text in lines[-2]
-    crashed = OfRun(A, TrialStored(trial(outcome=Outcome.CRASHED, measurement=None), 1))
-    lines = shown(of_run(A), of_run(B), begins(B), OfRun(A, PairsStarted()), crashed, RunEnded(B, "it died"))
-    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 0 measured, 1 crashed"

@@ -31,7 +31,7 @@ from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.results.merge import text_parser
-from tsm2_tune.tuner.results.merge.serializer import LINES
+from tsm2_tune.tuner.results.merge.serializer import LINES, LINES_OF_2, TIME_OF_3
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Verdict
 
@@ -121,7 +121,12 @@ def test_what_a_text_tells_of_a_trial_is_stored_as_it_was(tmp_path: Path, new: P
     ours, right, told = tmp_path / "ours.db", Verdict(True, 0.9996, "just right"), dict[str, Any]()
     timed = replace(measurement(50), cache=Cache.WARM, samples_us=(49.0, 49.5, 50.0, 50.5, 51.0))
     told |= {"cache": Cache.WARM, "measurement": timed, "guideline_broken": "occupancy", "verdict": right}
-    told |= {"resources": LoadedResources(65, 16, 2048, blocks_per_sm=3), "spill_bytes": 8, "config": C128}
+    told |= {
+        "resources": LoadedResources(65, 16, 2048, blocks_per_sm=3),
+        "spill_bytes": 8,
+        "config": C128,
+        "strategy": "model",
+    }
     with Store.open(ours, create=True) as store:
         for problem, is_between in ((SHAPES[0], False), (SHAPES[1], True)):
             store.add_trial(RUN, trial(problem=problem, is_between=is_between, **told))
@@ -129,9 +134,9 @@ def test_what_a_text_tells_of_a_trial_is_stored_as_it_was(tmp_path: Path, new: P
         store.add_final(RUN, final((C128, 51), problem=SHAPES[0], vendor=beside), *TODAY)
     tsm2_tune.export(ours, format="trials", output=tmp_path / "trials.jsonl")
     tsm2_tune.import_trials(tmp_path / "trials.jsonl", new)
-    kept = "registers, local_bytes, smem_bytes, blocks_per_sm, spill_bytes, guideline_broken, is_between, cache"
-    found = plain_sql(new, f"SELECT {kept}, ended_at, verdict_worst_ratio FROM trial ORDER BY is_between")
-    assert found == [(65, 16, 2048, 3, 8, "occupancy", one, "warm", RUN.started_at, 1.0) for one in (0, 1)]
+    kept = "registers, local_bytes, smem_bytes, blocks_per_sm, spill_bytes, guideline_broken, strategy, is_between"
+    found = plain_sql(new, f"SELECT {kept}, cache, ended_at, verdict_worst_ratio FROM trial ORDER BY is_between")
+    assert found == [(65, 16, 2048, 3, 8, "occupancy", "model", one, "warm", RUN.started_at, 1.0) for one in (0, 1)]
     assert plain_sql(new, "SELECT cache, summary_of FROM measurement WHERE round = 0") == [("warm", 5)] * 2
     told_of_vendor = plain_sql(new, "SELECT verdict_worst_ratio, verdict_detail FROM vendor_measurement")
     assert told_of_vendor == [(1.0, "right, by a file of trials")]
@@ -224,6 +229,22 @@ def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, written: P
     written.write_text(text(tuned).replace('"tsm2:', '"tsm9:'))
     assert f"{written} has no trial to read: left out: tsm9:" in refused("import", str(written), path=new)
     assert not new.exists()
+
+
+def test_a_text_of_an_older_version_has_no_strategy_and_removes_none(tuned: Path, written: Path, new: Path) -> None:
+    plain_sql(tuned, "UPDATE trial SET strategy = 'model'")
+    first, *others = map(json.loads, text(tuned).splitlines())
+    older = [first | {"tsm2-tune trials": 2, "lines": LINES_OF_2, "times": TIME_OF_3}]
+    older += [line for line in others if line[0] in ("tools", "run", "trial")]
+    for line in older[1:]:
+        if line[0] == "trial":
+            for name in ("verified_code", "strategy", "stamp", "basis"):
+                del line[1 + LINES["trial"].index(name)]
+            line[-1] = [[0, *line[-1][0][1:]]]
+    written.write_text("".join(f"{json.dumps(line)}\n" for line in older))
+    for path, strategy in ((new, None), (tuned, "model")):
+        tsm2_tune.import_trials(written, path)
+        assert plain_sql(path, "SELECT DISTINCT strategy FROM trial") == [(strategy,)]
 
 
 def test_a_configuration_is_one_of_a_space_however_it_is_spelt(whole: str, written: Path, tmp_path: Path) -> None:
