@@ -4,7 +4,7 @@ Each time: a tuning of kernels that are all right is started and killed; then th
 database must open and be whole, what was stored must still be there, every trial must be there once and be right, and
 neither a process nor a temporary file may be left.
 
-`python -m tests.kills --device cpu ...` is the quick command of a run that takes others for dead after a second.
+`python -m tests.kills --device cpu ...` is the command as it is, but for kernels that are compiled quickly.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
 ROOT = Path(__file__).parents[1]
 SHAPE, TRIALS = "16x1x16", 2
 TUNE = ["--device", "cpu", "--shapes", SHAPE, "--family", "tsm2", "--max-trials", str(TRIALS), "--budget", "0"]
-LEASE_SECONDS = 1.0
 MARK = "TSM2_TUNE_KILLED"  # in the environment of all that a run starts
 OF_COMPILERS = ("cc1plus", "as", "collect2", "ld", "g++", "clang++", "c++")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
@@ -36,7 +34,6 @@ STAGES = (-1, 0, 0, 1, 1)  # trials from which on a kill may come: before, the s
 REASONS = ("interrupted by the machine", "died while it opened", "measuring the device's ceilings", "own kernels")
 END_SECONDS = 20.0  # for what was started to be gone
 LIMIT_SECONDS = 300.0  # for a tuning
-UNKILLED = "it ended before"
 
 
 class Broken(AssertionError):
@@ -50,11 +47,10 @@ class Place:
     folder: Path
     warm: Path | None  # a cache of compiled kernels to begin with
     command: str = "tsm2_tune"  # the module that tunes
-    shared: Path | None = None  # the database, where it is another place's
     mark: str = field(default_factory=lambda: f"{os.getpid()}-{random.getrandbits(64):x}")
 
     def __post_init__(self) -> None:
-        (self.folder / "tmp").mkdir()
+        (self.folder / "tmp").mkdir(parents=True)
         if self.warm is None:
             (self.folder / "cache").mkdir()
         else:
@@ -62,7 +58,7 @@ class Place:
 
     @property
     def database(self) -> Path:
-        return self.shared or self.folder / "results.db"
+        return self.folder / "results.db"
 
     def start(self) -> subprocess.Popen[str]:
         """Begin to tune, in a session of its own."""
@@ -122,9 +118,8 @@ def is_compiler(command: Sequence[str]) -> bool:
 HELPERS: dict[str, Callable[[Sequence[str]], bool]] = {"worker": is_worker, "compiler": is_compiler}
 
 
-def killed(place: Place, what: str, rng: random.Random, most_seconds: float, kills: int) -> str:
-    """Kill processes of this kind at random moments; says what became of the run."""
-    done = Counter[str]()
+def killed(place: Place, what: str, rng: random.Random, most_seconds: float, kills: int) -> int:
+    """Kill processes of this kind at random moments. Return the run's exit status."""
     with ended(place.start()) as process:
         for _ in range(kills):
             stage = rng.choice(STAGES)
@@ -132,19 +127,12 @@ def killed(place: Place, what: str, rng: random.Random, most_seconds: float, kil
             until = time.monotonic() + rng.uniform(0, most_seconds)
             while time.monotonic() < until and process.poll() is None:
                 time.sleep(0.01)
-            victims = wait_for_victim(place, process, what)
-            if victims:
-                by = rng.choice(SIGNALS)
-                try:
-                    os.kill(rng.choice(victims), by)
-                    done[by.name] += 1
-                except ProcessLookupError:
-                    continue
-            if what == "main":
-                break
+            if victims := wait_for_victim(place, process, what):
+                with suppress(ProcessLookupError):
+                    os.kill(rng.choice(victims), rng.choice(SIGNALS))
         output, _ = process.communicate(timeout=LIMIT_SECONDS)
     check_end(process.returncode, output, what)
-    return f"{'+'.join(f'{count} {name}' for name, count in done.items()) or UNKILLED}: {process.returncode}"
+    return process.returncode
 
 
 def wait_for_stage(place: Place, process: subprocess.Popen[str], trials: int) -> None:
@@ -226,16 +214,13 @@ def check_continued(place: Place, before: set[tuple[object, ...]]) -> None:
         raise Broken(f"left behind: {files}")
 
 
-def try_once(place: Place, what: str, rng: random.Random, *, seconds: float, kills: int) -> str:
+def try_once(place: Place, what: str, rng: random.Random, *, seconds: float, kills: int) -> None:
     """One tuning, killed and continued. Broken where something does not hold."""
-    said = killed(place, what, rng, seconds, kills)
+    status = killed(place, what, rng, seconds, kills)
     check_gone(place)
-    files = place.files()
-    if files and not said.endswith(f": -{int(signal.SIGKILL)}"):  # whoever ends by himself cleans up at once
-        raise Broken(f"left behind at once: {files} ({said})")
-    before = place.trials()
-    check_continued(place, before)
-    return f"{said}, {len(before)} trials before"
+    if status != -signal.SIGKILL and (files := place.files()):  # whoever ends by himself cleans up at once
+        raise Broken(f"left behind at once: {files} ({status})")
+    check_continued(place, place.trials())
 
 
 def lose_half(cache: Path, rng: random.Random) -> None:
@@ -248,11 +233,9 @@ def lose_half(cache: Path, rng: random.Random) -> None:
 
 if __name__ == "__main__":
     from tests.quick import keep_answers
-    from tests.quick_command import make_quick
+    from tests.quick_command import compile_quickly
     from tsm2_tune.__main__ import main
-    from tsm2_tune.tuner.runs import leases
 
     keep_answers(setattr)
-    make_quick(setattr)
-    leases.RENEWAL_SECONDS, leases.LEASE_SECONDS = LEASE_SECONDS / 4, LEASE_SECONDS
+    compile_quickly(setattr)
     main()

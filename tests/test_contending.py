@@ -54,7 +54,6 @@ from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import PairMeasured, TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.fixed_list import candidate_of
-from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies import exhaustive
 
 pytestmark = pytest.mark.slow
@@ -146,31 +145,27 @@ def test_kernel_is_tried_with_the_launch_predicted_fastest(
 BETWEEN = shapes_between(SHAPES)
 
 
-def test_what_contends_between_tuned_shapes_is_measured_beside_the_vendor(store: Store) -> None:
-    device = measured_between(store)
-    assert {problem for _, problem in device.tried} >= set(BETWEEN)
-    assert sorted(problem for problem, _ in device.rounds if problem in BETWEEN) == sorted(BETWEEN)  # once
-    assert {problem for _, problem in device.in_full}.isdisjoint(BETWEEN)
-    assert {row.problem for row in store.best()} == set(SHAPES)
-    there = store.best(between=True)
-    assert {row.problem for row in there} == set(BETWEEN)
-    assert {row.vendor_us for row in there} == {101.0}
-
-
-def test_trials_are_counted_from_round_to_round_and_between_told(store: Store) -> None:
+def test_what_contends_between_tuned_shapes_is_measured_beside_the_vendor_and_counted(store: Store) -> None:
     tuned(store)
-    text, counted, device = StringIO(), list[tuple[int, int]](), Simulated(store, Everything())
+    text, counted, device = StringIO(), list[tuple[int, int]](), Simulated(store, Everything(), vendor=True)
     with CrossTimingProgress(Console(file=text, width=200), device.phases) as shown:
         for event in timing(device, store):
             shown.show(event)
             counted += [(event.done, event.total)] if isinstance(event, PairMeasured) else []
     assert counted == sorted(counted)
     assert counted[-1] == (len(device.tried), len(device.tried))
+    assert {problem for _, problem in device.tried} >= set(BETWEEN)
     between = sum(problem in BETWEEN for _, problem in device.tried)
     stored = [trial_facts(store.trial(line.id)) for line in store.listing()]
     assert sum(facts["is_intermediate_shape"] for facts in stored) == between > 0
     measured = f"{len(device.tried)} measured ({between} at shapes between the tuned ones)"
     assert f"cross-checked kernels at shapes that they did not win: {measured}" in text.getvalue()
+    assert sorted(problem for problem, _ in device.rounds if problem in BETWEEN) == sorted(BETWEEN)  # once
+    assert {problem for _, problem in device.in_full}.isdisjoint(BETWEEN)
+    assert {row.problem for row in store.best()} == set(SHAPES)
+    there = store.best(between=True)
+    assert {row.problem for row in there} == set(BETWEEN)
+    assert {row.vendor_us for row in there} == {101.0}
 
 
 class NearlyTied(dict[tuple[str, Problem], float]):
@@ -206,19 +201,14 @@ def test_each_type_has_contenders_and_finals_between(store: Store) -> None:
     assert at >= {*BETWEEN, *shapes_between(others)}
 
 
-def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None:
-    configs = [
-        StreamAFmaConfig(128, 1, columns, 8, 4, splits, 1, 1) for columns, splits in product((1, 2, 3, 4), (6, 9, 13))
-    ]
-    space = SearchSpace(
-        problem, H200, ("stream_a_fma",), [candidate_of(one, problem, H200) for one in configs], (), ()
-    )
-    device = Simulated(store, Everything())
-    device.options = Options(cache=cache)
-    list(tune_problems([space], device, store, make_strategy=exhaustive))
+def searched(store: Store, problem: Problem) -> None:
+    configs = (StreamAFmaConfig(128, 1, *of, 1, 1) for of in product((1, 2, 3, 4), (8,), (4,), (6, 9, 13)))
+    candidates = [candidate_of(one, problem, H200) for one in configs]
+    space = SearchSpace(problem, H200, ("stream_a_fma",), candidates, (), ())
+    list(tune_problems([space], Simulated(store, Everything(), cache=Cache.CLEAN), store, make_strategy=exhaustive))
 
 
-def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:
+def test_a_shape_between_that_is_tuned_later_has_a_winner_in_its_l2_state(store: Store) -> None:
     measured_between(store)
     later, other = BETWEEN[:2]
     searched(store, later)
@@ -230,11 +220,7 @@ def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:
         store.add_trial(other_gpu, stored_trial(WINNER, problem, 100.0, is_between=True))
     searched(store, other)
     assert {row.problem for row in store.best(device="another GPU", between=True)} == {later, other}
-
-
-def test_shape_tuned_in_another_l2_state_is_between_in_this(store: Store) -> None:
-    measured_between(store)
-    later = BETWEEN[0]
+    later = BETWEEN[2]  # tuned in another state of the L2, and between in this
     dirty = {"cache": Cache.DIRTY, "measurement": replace(measurement(100.0, 0.1), cache=Cache.DIRTY)}
     store.add_trial(RUN, stored_trial(WINNER, later, 100.0, basis="dirty", full_verdict="right", **dirty))
     store.count_as_tuned(DEVICE, later, Cache.DIRTY)
@@ -251,12 +237,6 @@ def test_a_tuned_shape_without_a_winner_of_now_is_none_between(store: Store, us:
     assert BETWEEN[0] not in {problem for _, problem in device.tried}
     assert {problem for _, problem in device.tried} >= set(BETWEEN[1:])
     assert [row.config for row in store.best(problem=BETWEEN[0])] == [row.config for row in before]
-
-
-def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None:
-    tuned(store)
-    measured(store, SLOWER_AT_TUNED, full_verdict="right")
-    assert set(tried_at(crossed(store, Slower(), SHAPES[:1]), OTHER)) == set(BETWEEN)
 
 
 @pytest.mark.parametrize("vendor", [False, True])
@@ -294,6 +274,12 @@ def test_winners_and_trials_are_found_by_type_and_op(store: Store) -> None:
     assert store.searched("another GPU", Cache.CLEAN, SHAPES[0]) == set()
 
 
+def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None:
+    tuned(store)
+    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+    assert set(tried_at(crossed(store, Slower(), SHAPES[:1]), OTHER)) == set(BETWEEN)
+
+
 def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
@@ -310,10 +296,7 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
     device = Simulated(store, Everything())
     assert any(isinstance(one, PairMeasured) and one.total for one in timing(device, store))
     assert device.tried == []
-
-
-def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    winners, seen = tuned(store), list[Any]()
+    winners, seen = store.best(problem=SHAPES[0]), list[Any]()  # the kernel that has a time contends, too
     monkeypatch.setattr(cross_timing, "contending", lambda _, of, fits: logged(seen, fits, ()))
     crossed(store)
     at = winners[0].problem

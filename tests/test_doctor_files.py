@@ -1,8 +1,10 @@
-"""`doctor` on the cache, the database's folder and a PostgreSQL server, to none of which it writes."""
+"""`doctor` on the cache, the database's folder and a PostgreSQL server, to none of which it writes; its verdict."""
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,9 @@ from tests.servers import TestServer, asked, running
 from tests.standing_in import Disk
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.compile import cache as binaries
-from tsm2_tune.tuner.doctor import storage
-from tsm2_tune.tuner.doctor.examination import PROBES
-from tsm2_tune.tuner.doctor.finding import Finding, Question, State
+from tsm2_tune.tuner.doctor import examination, storage
+from tsm2_tune.tuner.doctor.examination import DATABASE, PROBES, Examination, examine
+from tsm2_tune.tuner.doctor.finding import Finding, Question, State, note, ok, problem
 
 QUESTION = Question("cpu", "results.db")
 TABLES = "ALL TABLES IN SCHEMA public TO other"
@@ -35,20 +37,16 @@ def only(findings: list[Finding]) -> Finding:
     return found
 
 
-def test_nothing_is_left_of_a_cache_that_was_not_there(tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_cache_and_one_that_others_can_write_is_a_problem(tmp_path: Path) -> None:
     with storage.cache_left_as_it_was():
         found = only(storage.cache(QUESTION))
     assert (found.state, (tmp_path / "cache").exists()) == (State.OK, False)
     folder = binaries.cache_folder()
     assert only(storage.cache(QUESTION)).state is State.OK
     assert list(folder.iterdir()) == []
-
-
-def test_a_cache_that_others_can_write_is_a_problem() -> None:
-    binaries.cache_folder().chmod(0o777)
+    folder.chmod(0o777)
     found = only(storage.cache(QUESTION))
-    assert found.state is State.PROBLEM
-    assert "others can write" in found.text
+    assert (found.state, "others can write" in found.text) == (State.PROBLEM, True)
 
 
 @pytest.mark.parametrize("probe", ["cache", "database"])
@@ -89,15 +87,12 @@ def test_little_space_is_told(free_bytes: int, state: State, disk: Disk) -> None
     assert only(storage.cache(QUESTION)).state is state
 
 
-def test_a_database_is_read_and_nothing_else(path: Path, tmp_path: Path) -> None:
+def test_a_database_is_read_and_nothing_else_and_another_file_is_a_problem(path: Path, tmp_path: Path) -> None:
     database_of(path)
     before = path.read_bytes()
     found = only(storage.database(Question("cpu", str(path))))
     assert (found.state, path.read_bytes()) == (State.OK, before)
     assert sorted(os.listdir(tmp_path)) == ["results.db"]
-
-
-def test_a_file_that_is_no_database_is_a_problem(path: Path) -> None:
     path.write_text("text, and more of it than a header has" * 99)
     assert "file is not a database" in only(storage.database(Question("cpu", str(path)))).text
     assert only(storage.database(Question("cpu", str(path.parent)))).state is State.PROBLEM
@@ -226,3 +221,60 @@ def test_a_standby_is_a_problem(session_folder: Path) -> None:
         found = found_at(address)
         assert (found.state, found.found) == (State.PROBLEM, f"{address} is read-only, because it is a standby")
         assert "was refused by PostgreSQL" in refused(address)
+
+
+# The verdict
+
+
+@pytest.mark.parametrize(
+    ("probe", "device", "state"),
+    [
+        ("C++ compiler", "0", State.NOTE), ("C++ compiler", "cpu", State.PROBLEM), ("cache", "cpu", State.PROBLEM),
+        ("CUDA toolkit", "0", State.PROBLEM), ("CUDA toolkit", "cpu", State.NOTE),
+    ],
+)  # fmt: skip
+def test_a_problem_counts_where_the_device_needs_the_thing(probe: str, device: str, state: State) -> None:
+    assert examination._weighed(problem(probe, "gone"), PROBES[probe], device).state is state
+
+
+@pytest.mark.parametrize(
+    ("findings", "status", "last"),
+    [
+        ((ok("one", "here"), note("two", "slow", means="it waits", remedy="hurry")), 0, "tuning can run on GPU 0"),
+        ((problem("two", "gone"), problem(DATABASE, "a text")), 1, "tuning cannot run on GPU 0"),
+        (
+            (ok("one", "here"), problem(DATABASE, "a text")),
+            1,
+            "tuning can run on GPU 0, but not with results.db: name another database with --db",
+        ),
+    ],
+)
+def test_the_command_prints_a_line_each(
+    findings: tuple[Finding, ...], status: int, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "examine", lambda spec, database: Examination(spec or "0", findings))
+    found = run("doctor")
+    assert found.exit_code == status
+    assert found.output.splitlines() == [*(one.text for one in findings), last]
+    told = json.loads(run("doctor", "--json", "--device", "0").output)
+    assert (told["device"], told["can_tune"], len(told["findings"])) == ("0", status == 0, 2)
+    if findings[1].state is State.NOTE:
+        assert findings[1].text == "note     two: slow. It waits. Remedy: hurry"
+
+
+@pytest.mark.slow
+def test_no_probe_uses_the_gpu_while_its_processes_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, together = set[str](), dict[str, set[str]]()
+
+    def looked(name: str, question: Question) -> list[Finding]:
+        now.add(name)
+        time.sleep(0.05)
+        together[name] = set(now)
+        now.remove(name)
+        return [ok(name, "", gpus=[{"name": "Fake GPU", "bus_id": "0000:01:00.0", "compute_capability": [9, 0]}])]
+
+    monkeypatch.setattr(examination, "_examined", looked)
+    found = examine("0", "results.db")
+    assert together["nvidia-smi"] == {"nvidia-smi"}
+    assert len(together["PyCUDA"]) > 1  # the others do not wait for each other
+    assert [one.name for one in found.findings] == list(PROBES)

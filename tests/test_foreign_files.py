@@ -82,7 +82,7 @@ def test_a_journal_of_a_killed_run_is_rolled_back(one_trial_database: Path) -> N
 # Kernels
 
 
-def test_a_planted_comment_is_not_exported_either(one_trial_database: Path) -> None:
+def test_a_planted_text_or_comment_is_not_exported(one_trial_database: Path) -> None:
     own = render(PROBLEM, C128)
     plain = f"{own.text}// {EVIL}\n"
     assert digest_of(plain) == own.digest
@@ -91,9 +91,6 @@ def test_a_planted_comment_is_not_exported_either(one_trial_database: Path) -> N
     with Store.open(one_trial_database, create=False) as store:
         (row,) = (row for row in store.best() if row.config == C128.text)
         assert sources_of(store, [row])[row.trial_id] == own
-
-
-def test_a_planted_text_is_not_exported(one_trial_database: Path) -> None:
     plant(one_trial_database, render(PROBLEM, C128).digest, planted(PROBLEM))
     said = refused("export", "--format", "module", "--output", "-", path=one_trial_database)
     assert f"has a kernel {C128.text} for {PROBLEM.text} on {GPU} (trial 1), whose code changed in this" in said

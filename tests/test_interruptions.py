@@ -49,12 +49,6 @@ def test_a_signal_from_outside_is_no_verdict(name: str, tmp_path: Path) -> None:
     assert failure(fake(tmp_path, f"sh -c 'kill -{name} $$'\nexit $?\n")).outcome is INTERRUPTED
 
 
-@pytest.mark.parametrize("name", ["SEGV", "ABRT", "ILL", "FPE"])
-def test_a_compiler_that_crashes_refuses_the_text(name: str, tmp_path: Path) -> None:
-    failed = failure(fake(tmp_path, f"kill -{name} $$\n"))
-    assert failed == CompileFailure(COMPILE_FAILED, f"killed by SIG{name}, without a message")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["KILL", "TERM", "XFSZ", "SEGV"])
 @pytest.mark.parametrize("part", ["cc1plus", "as", "collect2"])
@@ -111,15 +105,14 @@ def test_a_kill_for_want_of_memory_is_believed_without_words(monkeypatch: pytest
     assert failed.detail.endswith("the machine ran out of memory")
 
 
-def test_a_compiler_that_is_not_there_is_no_verdict(tmp_path: Path) -> None:
+def test_a_compiler_that_is_not_there_or_cannot_be_started_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     missing = fake(tmp_path, WRITE)
     Path(missing.compiler).unlink()
     failed = failure(missing)
     assert failed == CompileFailure(INTERRUPTED, f"{missing.compiler} cannot be started: No such file or directory")
     assert failure(fake(tmp_path, "rm $0\nexit 1\n")).outcome is INTERRUPTED
-
-
-def test_a_system_that_has_no_process_left_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kill_running()  # none waits to be used
 
     def refuse(*_: object, **__: object) -> None:
@@ -144,10 +137,24 @@ def test_a_refusal_stands_when_it_came_twice(tmp_path: Path) -> None:
     assert len(calls(tmp_path)) == 3
 
 
-def test_a_compiler_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    slow = fake(tmp_path, "setsid sleep 600 &\necho $! >> $calls\nsleep 600\n")
-    failed = failure(slow, limit_seconds=0.5)
-    assert failed == CompileFailure(TIMED_OUT, "compiling took more than 0.5 s")
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("script", "outcome", "said"),
+    [
+        *((f"kill -{name} $$", COMPILE_FAILED, f"killed by SIG{name}, without a message")
+          for name in ("SEGV", "ABRT", "ILL", "FPE")),
+        ("setsid sleep 600 &\necho $! >> $calls\nsleep 600", TIMED_OUT, "compiling took more than 1 s"),
+        ("sh -c 'kill -STOP $$'", INTERRUPTED, "stopped, and not continued"),
+        ("kill -STOP $$", INTERRUPTED, "stopped, and not continued"),
+        ("yes", COMPILE_FAILED, "the compiler prints too much: y\ny\n"),
+    ],
+)  # fmt: skip
+def test_a_compiler_that_crashes_or_does_not_end_is_ended_with_all_that_it_started(
+    script: str, outcome: Outcome, said: str, tmp_path: Path
+) -> None:
+    failed = failure(fake(tmp_path, f"{script}\n"), limit_seconds=60.0 if script == "yes" else 1.0)
+    assert (failed.outcome, said in failed.detail) == (outcome, True), failed.detail
+    assert len(failed.detail) <= compiler.DETAIL_CHARACTERS
     assert all(map(is_gone, calls(tmp_path)))
 
 
@@ -163,23 +170,6 @@ def test_time_in_which_a_compiler_is_stopped_does_not_count(who: tuple[str, str]
     answer = compiled(fake(tmp_path, CONTINUE.format(*who) + WRITE), limit_seconds=0.6)
     assert isinstance(answer, Binary), answer
     assert answer.compile_seconds < 0.6
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("command", ["sh -c 'kill -STOP $$'", "kill -STOP $$"])
-def test_a_compiler_that_stays_stopped_is_no_verdict(command: str, tmp_path: Path) -> None:
-    failed = failure(fake(tmp_path, command), limit_seconds=1.0)
-    assert failed.outcome is INTERRUPTED
-    assert "stopped, and not continued" in failed.detail
-    assert all(map(is_gone, calls(tmp_path)))
-
-
-def test_a_compiler_that_prints_without_end_is_ended(tmp_path: Path) -> None:
-    failed = failure(fake(tmp_path, "yes\n"))
-    assert failed.outcome is COMPILE_FAILED
-    assert failed.detail.startswith("the compiler prints too much: y\ny\n")
-    assert len(failed.detail) <= compiler.DETAIL_CHARACTERS
-    assert all(map(is_gone, calls(tmp_path)))
 
 
 @pytest.mark.parametrize("detach", ["", "setsid"])

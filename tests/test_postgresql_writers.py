@@ -1,13 +1,16 @@
-"""Several who write at once into a database on a server, and a server that is restarted meanwhile."""
+"""Several who write, and whole runs, at once into a database on a server, which is restarted or away meanwhile."""
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +18,29 @@ import pytest
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
+import tsm2_tune
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, trial, tuning_run
+from tests.forked_workers import fork_child
+from tests.quick_members import quick_members
 from tests.servers import TestServer, asked, wait_until
 from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
+from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.results import insert
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.runs import fleet
+from tsm2_tune.tuner.runs.events import FleetStarted, RunEnded
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("tsm2",)
+AWAY_SECONDS = 6.0  # longer than a run takes to start
+TUNE = [
+    "--device", "cpu", "--shapes", "16x1x16,20x2x12", "--family", "tsm2", "--max-trials", "6", "--budget", "0",
+    "--no-pairs",
+]  # fmt: skip
+TRIALS = "SELECT p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = problem_id ORDER BY 1, 2"
 WRITERS, FINALS = 4, 3
 CONFIGS = [configuration(32 * threads, columns) for threads in range(1, 9) for columns in (1, 2, 4, 8)]
 FIRST, SECOND = configuration(128), configuration(256)
@@ -40,26 +56,6 @@ CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sle
 CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON measurement DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION wait();
 """
-# Takes the problem if it is free, and stores all trials and finals in any case. Prints whether it has the problem,
-# and the numbers of its rounds.
-WRITER = """
-import json, sys
-from tests.fabricated import BASIS, GPU, PROBLEM, final, trial, tuning_run
-from tests.test_postgresql_writers import CONFIGS, FAMILIES, FINALS
-from tsm2_tune.tuner.results.store import Store
-
-run, rounds = tuning_run(uuid=f"GPU-{sys.argv[2]}"), []
-with Store.open(sys.argv[1], create=True) as store, store.leases(GPU) as ours:
-    print("ready", flush=True)
-    sys.stdin.readline()
-    taken = ours.take(PROBLEM)
-    for config in CONFIGS:
-        store.add_trial(run, trial(500.0 + int(sys.argv[2]), config))
-    for number in range(FINALS):
-        rounds.append(store.add_final(run, final((CONFIGS[0], 400.0 + number), (CONFIGS[1], 410.0)), FAMILIES, BASIS))
-    print(json.dumps([taken, rounds]), flush=True)
-    sys.stdin.readline()
-"""
 
 
 @pytest.fixture
@@ -71,27 +67,24 @@ def store(address: str) -> Iterator[Store]:
 
 def test_several_at_once_do_everything_once(address: str) -> None:
     """They also make the tables at once."""
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, address, str(number)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-        )
-        for number in range(WRITERS)
-    ]  # fmt: skip
-    for one in writers:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n", one.communicate()[1]
-    for one in writers:
-        assert one.stdin is not None
-        one.stdin.write("\n")
-        one.stdin.flush()
-    results = []
-    for one in writers:
-        assert one.stdout is not None
-        results.append(json.loads(one.stdout.readline() or "null"))
-    for one in writers:  # now all have tried to take the problem
-        _, said = one.communicate(timeout=120)
-        assert one.returncode == 0, said
+    begin, opened, tried = (threading.Barrier(WRITERS, timeout=60) for _ in range(3))
+
+    def write(number: int) -> tuple[bool, list[int]]:
+        run, rounds = tuning_run(uuid=f"GPU-{number}"), list[int]()
+        begin.wait()
+        with Store.open(address, create=True) as store, store.leases(GPU) as ours:
+            opened.wait()
+            is_taken = ours.take(PROBLEM)
+            for config in CONFIGS:
+                store.add_trial(run, trial(500.0 + number, config))
+            for us in range(400, 400 + FINALS):
+                timed = final((CONFIGS[0], us), (CONFIGS[1], 410.0))
+                rounds.append(store.add_final(run, timed, FAMILIES, BASIS))
+            tried.wait()
+        return is_taken, rounds
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        results = list(pool.map(write, range(WRITERS)))
     assert sorted(is_taken for is_taken, _ in results) == [False] * (WRITERS - 1) + [True]
     rounds = [number for _, numbers in results for number in numbers]
     assert sorted(rounds) == list(range(1, WRITERS * FINALS + 1))
@@ -268,3 +261,91 @@ def test_who_stands_still_in_a_transaction_keeps_nobody(
     with store.database.transaction() as connection:
         shown = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar()
     assert (row, shown) == (("0",), "1min")
+
+
+# Whole runs
+
+
+@pytest.mark.usefixtures("toolchain", "session_cache")
+def test_four_runs_one_of_them_killed_do_everything_once(address: str, tmp_path: Path) -> None:
+    """Each run has its own lock of the device, as on four machines. The others finish the killed run's work."""
+    runs = [tuned(address, tmp_path / str(number)) for number in range(4)]
+    wait_until(lambda: bool(has_trials(address)) or any(one.poll() is not None for one in runs), seconds=300)
+    before = set(asked(address, TRIALS))
+    runs[0].kill()
+    for number, one in enumerate(runs):
+        output, _ = one.communicate(timeout=300)
+        assert number == 0 or one.returncode == 0, output
+        assert "Traceback" not in output
+    trials = asked(address, TRIALS)
+    assert before <= set(trials)
+    assert len(trials) == len(set(trials)) == 12
+    assert {outcome for *_, outcome in trials} == {"ok"}
+    assert asked(address, "SELECT count(*) FROM measurement WHERE round = 0") == [(12,)]
+    rounds = [number for (number,) in asked(address, "SELECT DISTINCT round FROM measurement WHERE round > 0")]
+    assert sorted(rounds) == list(range(1, len(rounds) + 1))
+    assert asked(address, "SELECT m, verified_in_full FROM best ORDER BY m") == [(16, 1), (20, 1)]
+    assert asked(address, "SELECT owner FROM lease WHERE owner <> ''") == []
+
+
+def tuned(address: str, folder: Path) -> subprocess.Popen[str]:
+    folder.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.quick_command", *TUNE, "--db", address],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+        env={**os.environ, MACHINE_VARIABLE: str(folder)},
+    )  # fmt: skip
+
+
+def has_trials(address: str) -> list[Any]:
+    there = asked(address, "SELECT 1 FROM pg_tables WHERE tablename = 'trial'")
+    return there and asked(address, "SELECT 1 FROM trial LIMIT 1")
+
+
+def two_devices() -> list[Target]:
+    """The host as two."""
+    host = find_target("cpu")
+    return [replace(host, identity=replace(host.identity, uuid=f"pretended {at}")) for at in range(2)]
+
+
+@pytest.mark.usefixtures("session_cache", "toolchain")
+def test_members_wait_for_an_unreachable_server_at_start(
+    server: TestServer, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick_members(monkeypatch.setattr, fork_child)
+    is_over = threading.Event()
+
+    def restart() -> None:
+        time.sleep(AWAY_SECONDS)
+        server.start()
+        is_over.wait()  # the server ends with the thread that started it
+
+    restarting = threading.Thread(target=restart)
+    troubles = list[str]()
+
+    def told(event: object) -> None:
+        if isinstance(event, FleetStarted):
+            server.stop()
+            restarting.start()
+        if isinstance(event, RunEnded):
+            troubles.append(event.trouble)
+
+    tsm2_tune.tune(
+        "64x2x64,32x2x64", device=two_devices(), db=address, on_event=told, max_trials=2, family="tsm2", pairs=False,
+        budget=None,
+    )  # fmt: skip
+    assert troubles == ["", ""]
+    assert asked(address, "SELECT count(*) FROM trial GROUP BY problem_id") == [(2,), (2,)]
+    server.stop()
+    is_over.set()
+    restarting.join()
+    server.start()
+
+
+@pytest.mark.usefixtures("toolchain")
+def test_several_runs_begin_only_where_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[object]()
+    monkeypatch.setattr(fleet, "start_child", started.append)
+    with pytest.raises(StoreError, match="cannot be reached"):
+        tsm2_tune.tune("8x8x8", device=two_devices(), db="postgresql://u@127.0.0.1:1/d")
+    assert started == []
