@@ -151,7 +151,9 @@ def test_a_user_who_may_only_read_has_a_problem(address: str, of_other: str) -> 
     assert found.found == f"{of_other}, where this user may not {lacking}"
     grants = f"GRANT INSERT, UPDATE, DELETE ON {TABLES}; GRANT USAGE ON {SEQUENCES}"
     assert found.remedy == f"have its owner run {grants}; or name another database with --db"
-    assert "permission denied for table receipt" in refused(of_other)
+    assert "refuses this to this user (permission denied for table receipt)" in refused(of_other)
+    assert run("best", "--db", of_other).stdout == run("best", "--db", address).stdout
+    assert run("forget", "1", "--db", of_other).exit_code == 2
     said = run("doctor", "--device", "cpu", "--db", of_other)
     last = f"tuning can run on this host, but not with {of_other}: name another database with --db"
     assert (said.exit_code, said.output.splitlines()[-1]) == (1, last)

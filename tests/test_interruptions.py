@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 
 from tests.fake_compilers import WRITE, calls, compiled, fake, is_gone
 from tests.processes import ROOT
+from tests.servers import wait_until
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compile import compiler, failure_cause
 from tsm2_tune.tuner.compile.compiler import Toolchain, kill_running
@@ -214,13 +214,6 @@ def test_what_a_compiler_is_asked_is_bounded(
 HANGING = "setsid sleep 600 &\necho $! >> $calls\nmktemp\nsleep 600 &\necho $! >> $calls\nwait\n"
 
 
-def waited_for(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def is_hanging(folder: Path) -> bool:
     return (folder / "calls").exists() and len(calls(folder)) == 3
 
@@ -229,7 +222,7 @@ def test_killing_what_runs_kills_all_of_it(tmp_path: Path) -> None:
     answers: list[Binary | CompileFailure] = []
     compiling = threading.Thread(target=lambda: answers.append(compiled(fake(tmp_path, HANGING))))
     compiling.start()
-    waited_for(lambda: is_hanging(tmp_path))
+    wait_until(lambda: is_hanging(tmp_path))
     kill_running()
     compiling.join()
     assert [answer.outcome for answer in answers if isinstance(answer, CompileFailure)] == [INTERRUPTED]
@@ -262,9 +255,9 @@ def test_compilers_and_their_files_end_with_the_process(number: int, tmp_path: P
     command = [sys.executable, "-c", COMPILING, str(tmp_path), HANGING]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     main = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)
-    waited_for(lambda: is_hanging(tmp_path))
+    wait_until(lambda: is_hanging(tmp_path))
     main.send_signal(number)
     main.wait()
     assert all(map(is_gone, calls(tmp_path)))
-    waited_for(lambda: not list((cache / "working").iterdir()))
+    wait_until(lambda: not list((cache / "working").iterdir()))
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "calls", "fake-compiler"}

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import StaticPool
 
 from tests.fabricated import GPU, PROBLEM, configuration, plain_sql
-from tests.servers import asked
+from tests.servers import asked, wait_until
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
@@ -268,9 +268,7 @@ def test_thread_renews_and_records(store: Store, path: Path) -> None:
         assert run.take(PROBLEM)
         run.record_current(PROBLEM, C128)
         plain_sql(path, "UPDATE lease SET expires_at = 1.0")
-        end = time.monotonic() + 30
-        while rows(path, "expires_at > 1.0, config") != [(1, C128)]:
-            assert time.monotonic() < end
+        wait_until(lambda: rows(path, "expires_at > 1.0, config") == [(1, C128)])
 
 
 def test_a_zombie_has_no_lease() -> None:

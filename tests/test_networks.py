@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from typing import Any
 
@@ -26,7 +27,6 @@ from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.slow
 
-# Options of connections in these tests: limits as short as Linux permits.
 # Options of connections in these tests: limits as short as Linux permits.
 SHORTER = {"connect_timeout": "2", "keepalives_idle": "1", "keepalives_interval": "1", "keepalives_count": "2",
            "tcp_user_timeout": "500"}  # fmt: skip
@@ -54,25 +54,18 @@ def store(network: Network, address: str, soon: None) -> Iterator[Store]:
             network.mend()
 
 
-class Calling:
-    """A call in a thread of its own, which may hang."""
+def calling(call: Callable[[], Any]) -> Future[Any]:
+    """Call in a thread of its own, which may hang."""
+    called = Future[Any]()
 
-    found: Any = None
-    error: BaseException | None = None
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call, self._thread = call, threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self.found = self._call()
+            called.set_result(call())
         except BaseException as error:
-            self.error = error
+            called.set_exception(error)
 
-    def has_ended(self, seconds: float = WITHIN_SECONDS) -> bool:
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
+    threading.Thread(target=run, daemon=True).start()
+    return called
 
 
 def test_a_connection_ends_within_a_minute_of_the_loss(network: Network, address: str) -> None:
@@ -97,10 +90,10 @@ def test_what_is_sent_into_a_lost_network_is_lost(
     monkeypatch.setattr(retry, "WAITS_SECONDS", ())
     store.add_trial(tuning_run(), trial(500.0, FIRST))
     network.cut()
-    adding = Calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))
-    assert adding.has_ended()
-    assert isinstance(adding.error, StoreError)
-    assert "cannot be reached" in str(adding.error)
+    adding = calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))
+    error = adding.exception(WITHIN_SECONDS)
+    assert isinstance(error, StoreError)
+    assert "cannot be reached" in str(error)
 
 
 def test_an_answer_that_is_waited_for_in_a_lost_network_is_lost(network: Network, address: str, store: Store) -> None:
@@ -110,11 +103,10 @@ def test_an_answer_that_is_waited_for_in_a_lost_network_is_lost(network: Network
         with store.database.transaction() as connection:
             connection.exec_driver_sql("SELECT pg_sleep(30)")
 
-    asking = Calling(ask)
+    asking = calling(ask)
     wait_until(lambda: bool(asked(address, SLEEPING)))
     network.cut()
-    assert asking.has_ended()
-    assert isinstance(asking.error, Lost)
+    assert isinstance(asking.exception(WITHIN_SECONDS), Lost)
 
 
 def test_a_run_goes_on_when_the_network_is_back(network: Network, address: str, store: Store) -> None:
@@ -122,12 +114,11 @@ def test_a_run_goes_on_when_the_network_is_back(network: Network, address: str, 
         assert ours.take(PROBLEM)
         store.add_trial(tuning_run(), trial(500.0, FIRST))
         network.cut()
-        adding = Calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))
+        adding = calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))
         wait_until(outage.is_waited_for, WITHIN_SECONDS)
-        assert not adding.has_ended(0.0)
+        assert not adding.done()
         network.mend()
-        assert adding.has_ended()
-        assert (adding.found, adding.error) == (2, None)
+        assert adding.result(WITHIN_SECONDS) == 2
     assert asked(address, "SELECT config FROM trial ORDER BY id") == [(FIRST.text,), (SECOND.text,)]
     assert asked(address, "SELECT * FROM lease") == []
 
@@ -149,23 +140,20 @@ def test_client_lost_in_a_transaction_does_not_block_others(
             others_are_done.wait(MINUTE)
 
     with Store.open(network.through(address), create=False) as lost, Store.open(address, create=False) as other:
-        writing = Calling(write)
+        writing = calling(write)
         assert is_in.wait(MINUTE)
         network.cut()
         assert other.add_trial(tuning_run(), trial(500.0)) == 1
         network.mend()
         others_are_done.set()
-        assert writing.has_ended()
-    assert isinstance(writing.error, Lost)
+        assert isinstance(writing.exception(WITHIN_SECONDS), Lost)
 
 
 def test_a_server_that_takes_a_connection_and_says_nothing_is_lost(soon: None) -> None:
     pytest.importorskip("psycopg")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"postgresql+psycopg://postgres@127.0.0.1:{silent.getsockname()[1]}/results"
-        reaching = Calling(lambda: database_of(there))
-        assert reaching.has_ended()
-    assert isinstance(reaching.error, Lost)
+        assert isinstance(calling(lambda: database_of(there)).exception(WITHIN_SECONDS), Lost)
 
 
 # From asm/socket.h and linux/filter.h: the kernel filters a socket's packets; this filter passes 0 bytes.

@@ -177,18 +177,6 @@ def test_another_encoding_is_refused(server: TestServer) -> None:
     assert "is in SQL_ASCII: name a database in UTF8" in refusal(address, create=True)
 
 
-def test_rights_that_are_missing(server: TestServer, address: str) -> None:
-    server.sql("CREATE ROLE reader LOGIN")
-    reader = server.url(database_name(address), "reader")
-    assert "refuses this to this user (permission denied for schema public)" in refusal(reader, create=True)
-    tuned_database(address)  # type: ignore[arg-type]
-    assert "refuses this to this user" in refusal(reader)
-    asked(address, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
-    assert run("best", "--db", reader).stdout == run("best", "--db", address).stdout
-    assert "refuses this to this user" in refusal(reader, create=True)
-    assert run("forget", "1", "--db", reader).exit_code == 2
-
-
 UNSUPPORTED = "is not a database that this tsm2-tune supports"
 QUOTE = "has an @ or a / in its user or password: write"
 NOWHERE = {

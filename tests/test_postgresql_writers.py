@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,25 +241,6 @@ def test_a_server_that_stays_away_is_told(server: TestServer, impatient: None) -
         finally:
             server.start()
         assert store.add_trial(tuning_run(), trial(500.0)) == 1
-
-
-def test_who_stands_still_in_a_transaction_keeps_nobody(
-    address: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stopped process, or a lost machine, leaves such a transaction."""
-    import psycopg
-
-    store.add_trial(tuning_run(), trial(500.0))
-    held = psycopg.connect(address.replace("+psycopg", ""))
-    with suppress(psycopg.Error), held:
-        held.execute("SET idle_in_transaction_session_timeout = '300ms'")
-        held.execute(f"SELECT pg_advisory_xact_lock({0x74736D32}, 0)")
-        store.add_trial(tuning_run(), trial(501.0, SECOND))
-    assert asked(address, "SELECT count(*) FROM trial") == [(2,)]
-    (row,) = asked(address, "SELECT setting FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'")
-    with store.database.transaction() as connection:
-        shown = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar()
-    assert (row, shown) == (("0",), "1min")
 
 
 # Whole runs

@@ -255,13 +255,3 @@ def test_an_export_has_the_time_of_the_last_final(store: Store, path: Path) -> N
         store.add_final(RUN, final((C128, us)), *TODAY)
     (result,) = json.loads(tsm2_tune.export(path, format="t4", products=PROBLEM.text).text or "")["results"]
     assert result["measurements"][0]["value"] == 0.47
-
-
-def test_the_vendors_times_go_with_the_last_trial_of_their_final(store: Store, path: Path) -> None:
-    for config in (C128, C256):
-        store.add_trial(RUN, trial(500, config))
-    store.add_final(RUN, final((C128, 480), vendor=(vendor_measurement(700),)), *TODAY)
-    for number, left in ((2, 1), (1, 0)):
-        store.forget([number], (), lambda counts: None)
-        for table, rows in (("vendor_measurement", left), ("vendor_sample", 3 * left)):
-            assert plain_sql(path, f"SELECT count(*) FROM {table}") == [(rows,)]

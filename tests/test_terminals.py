@@ -20,6 +20,7 @@ from rich.console import Console
 
 from tests.command import run
 from tests.fabricated import GPU, configuration, host_run, trial, tuning_run
+from tests.processes import python
 from tsm2_tune.__main__ import main as command
 from tsm2_tune.console import audit_tables, plan_tables, tables, trial_tables
 from tsm2_tune.console.printable import printable
@@ -283,8 +284,8 @@ def test_what_takes_long_says_what_it_does_on_a_terminal(terminal: io.StringIO) 
     assert terminal.getvalue().isascii()
 
 
-def test_shells_are_told_how_to_complete(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for shell in ("bash", "zsh", "fish"):
-        monkeypatch.setenv("_TSM2_TUNE_COMPLETE", f"{shell}_source")
-        assert ends_of([], monkeypatch) == 0
-        assert f"_TSM2_TUNE_COMPLETE={shell}_complete" in capsys.readouterr().out
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_how_to_complete(shell: str) -> None:
+    program = "import sys; sys.argv[0] = 'tsm2-tune'; from tsm2_tune.__main__ import main; main()"
+    done = python("-c", program, env={**os.environ, "_TSM2_TUNE_COMPLETE": f"{shell}_source"})
+    assert (done.returncode, f"_TSM2_TUNE_COMPLETE={shell}_complete" in done.stdout) == (0, True), done.stderr
