@@ -91,14 +91,3 @@ def test_killed_twice_it_ends_the_same_and_then_does_nothing_new(tmp_path: Path)
         if dump(whole) == before:
             return
     pytest.fail("each run measured another final")
-
-
-def test_another_strategy_goes_on_too(tmp_path: Path) -> None:
-    """In the order that its seed decides; the run says what ended it."""
-    tries = (*ON_HOST, "--shapes", "64x2x64", "--strategy", "random", "--max-trials")
-    whole, parts, other = (tmp_path / f"{name}.db" for name in ("whole", "parts", "other"))
-    assert "--max-trials reached, " in run(*tries, "3", "--db", str(whole)).output
-    for path, more in ((parts, ["1"]), (parts, ["3"]), (other, ["3", "--seed", "1"])):
-        assert run(*tries, *more, "--db", str(path)).exit_code == 0
-    in_order = "SELECT config FROM trial ORDER BY id"
-    assert asked(parts, in_order) == asked(whole, in_order) != asked(other, in_order)
