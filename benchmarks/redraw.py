@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from benchmarks import (
+    batch_tables,
     call_tables,
     claims,
     coverage,
@@ -44,6 +45,7 @@ from tsm2_tune.generator.families import parse_config
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
 CELLS = RESULT.with_suffix(".csv")  # all cells of RESULT
+BATCHES = [ROOT / f"benchmarks/results/h200-batches{part}.json" for part in ("", "-searched-again", "-stacks")]
 GEMV = ROOT / "benchmarks/results/h200-gemv.json"
 GENERAL = ROOT / "benchmarks/results/h200-general.json"
 MINPLUS = ROOT / "benchmarks/results/h200-minplus.json"
@@ -64,7 +66,7 @@ DOCTOR, DOCTOR_OF_HOST = (ROOT / f"benchmarks/results/{name}-doctor.json" for na
 REGRET = ROOT / "benchmarks/results/h100-regret.json"
 NAMES = (
     "results", "versus_cublas", "gemv", "general", "minplus", "unseen", "kernels-in-python", "programs", "regret",
-    "scale", "tuning", "coverage",
+    "scale", "tuning", "coverage", "batches",
 )  # fmt: skip
 PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
 CODE = re.compile("`([^`]+)`")
@@ -98,7 +100,7 @@ def all_drawn() -> dict[str, str]:
     parts |= {"scale-simulated": scale_simulation.table(scale.recorded())}
     parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
     parts |= doctor_answers.drawn(DOCTOR, DOCTOR_OF_HOST)
-    parts |= {"coverage": coverage.table()}
+    parts |= {"coverage": coverage.table(), "batches": batch_tables.table(batch_tables.read(BATCHES))}
     parts |= regret.drawn(json.loads(REGRET.read_text(encoding="utf-8")))
     return {name: CODE.sub(_respelt, text) for name, text in (parts | minplus_tables.tables(minplus)).items()}
 
