@@ -86,9 +86,7 @@ def test_kernel_predicted_near_the_winner_contends(store: Store) -> None:
     assert THIRD.kernel_text not in {text for text, _ in contenders(store, winners)}
 
 
-def test_of_many_kernels_that_are_nearly_as_fast_the_fastest_contend(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_near_kernels_the_fastest_contend(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     ones = [StreamAFmaConfig(128, 1, columns, 8, 4, 13, 1, 1) for columns in (1, 2, 3, 4, 6, 8, 12)]
     for config, problem in product(ones, SHAPES):
         us = 100.0 if config == ones[SHAPES.index(problem)] else 200.0
@@ -129,9 +127,7 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
 
 @pytest.mark.usefixtures("nothing_planned")
 @pytest.mark.parametrize(("expected", "is_tried"), [(0.89, True), (0.91, False)])
-def test_kernel_is_tried_with_the_launch_predicted_fastest(
-    store: Store, monkeypatch: pytest.MonkeyPatch, expected: float, is_tried: bool
-) -> None:
+def test_launch_of_contender(store: Store, monkeypatch: pytest.MonkeyPatch, expected: float, is_tried: bool) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
     at = shape(20480, 16, 20480)
@@ -304,9 +300,7 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
     assert not seen[0](Contender(ResidentBFmaConfig(128, 8, 1, 8, 8, 4), at, BETWEEN[0], 1e9, 132.0))  # not asked for
 
 
-def test_a_module_is_given_right_times_of_the_vendor_that_libraries_start(
-    store: Store, path: Path, tmp_path: Path
-) -> None:
+def test_a_module_knows_right_times_of_the_vendor(store: Store, path: Path, tmp_path: Path) -> None:
     measured_between(store)
     winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
     known = known_of(store, winners)

@@ -220,9 +220,7 @@ def test_a_field_that_a_driver_lacks_hides_no_other(tool: Tool) -> None:
 @pytest.mark.parametrize(
     "script", ["exit 9", "echo garbage", "kill -KILL $$", "", pytest.param("sleep 600", marks=pytest.mark.slow)]
 )
-def test_an_nvidia_smi_that_fails_or_is_missing_is_a_note(
-    tool: Tool, tools: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
+def test_failing_nvidia_smi_is_a_note(tool: Tool, tools: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     if script:
         tool("nvidia-smi", script)
     else:
@@ -311,9 +309,7 @@ def test_the_driver_tells_the_other_probes(fake_driver: Callable[[str], None], n
         ("", "c++ --version: no answer within 1 s. --device cpu cannot run. Remedy: fix it, or name another"),
     ],
 )
-def test_a_compiler_that_fails_or_hangs_is_a_problem(
-    tool: Tool, script: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_compiler_is_a_problem(tool: Tool, script: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = "" if script else "exec sleep 600; "
     monkeypatch.setenv("CXX", str(tool("c++", f'{hanging}[ "$1" = --version ] && exit; {script}')))
     found = only(software.host_compiler(Question("cpu", "results.db", compile_seconds=30.0 if script else 0.6)))

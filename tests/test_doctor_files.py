@@ -51,9 +51,7 @@ def test_nothing_is_left_of_a_cache_and_one_that_others_can_write_is_a_problem(t
 
 @pytest.mark.parametrize("probe", ["cache", "database"])
 @pytest.mark.parametrize("is_full", [False, True])
-def test_a_folder_that_cannot_be_made_and_a_full_disk_are_problems(
-    probe: str, is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_a_problem(probe: str, is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int) -> None:
         raise OSError(28, "No space left on device")
 

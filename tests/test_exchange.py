@@ -270,9 +270,7 @@ def test_contradictory_trials_are_refused(tuned: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "trials", "family"), [(T4, 9, None), (CACHE, 8, "tsm2")])
-def test_trials_come_back_equal_and_twice_is_as_once(
-    form: str, trials: int, family: str | None, tuned: Path, tmp_path: Path
-) -> None:
+def test_trials_come_back_equal(form: str, trials: int, family: str | None, tuned: Path, tmp_path: Path) -> None:
     def of_problem(path: Path, family: str | None = None) -> Any:
         part = facts(path)[GPU, PROBLEM]
         kept = {key: one for key, one in part.trials.items() if family in (None, one.values["family"])}

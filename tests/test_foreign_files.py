@@ -51,7 +51,7 @@ def exported(form: str, path: Path) -> str:
 
 @pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda place: os.symlink("elsewhere", place)])
-def test_what_lies_beside_a_database_is_a_regular_file(
+def test_file_beside_a_database_is_regular(
     one_trial_database: Path, suffix: str, make: Callable[[str], None]
 ) -> None:
     make(f"{one_trial_database}{suffix}")

@@ -268,9 +268,7 @@ def test_a_worker_that_dies_of_opening_its_device_is_followed_by_one_other(death
     worker.close()
 
 
-def test_a_crash_is_the_kernels_only_where_the_device_still_opens(
-    worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_if_device_still_opens(worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(_: str) -> Any:
         raise DeviceError("no CUDA device 0")
 

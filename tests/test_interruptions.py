@@ -52,9 +52,7 @@ def test_a_signal_from_outside_is_no_verdict(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["KILL", "TERM", "XFSZ", "SEGV"])
 @pytest.mark.parametrize("part", ["cc1plus", "as", "collect2"])
-def test_the_systems_compiler_tells_how_its_parts_ended(
-    part: str, name: str, tmp_path: Path, toolchain: Toolchain
-) -> None:
+def test_system_compiler_tells_how_its_parts_end(part: str, name: str, tmp_path: Path, toolchain: Toolchain) -> None:
     """The language of its messages makes no difference."""
     if "clang" in toolchain.version:
         pytest.skip("clang++ has no parts of these names")
@@ -105,9 +103,7 @@ def test_a_kill_for_want_of_memory_is_believed_without_words(monkeypatch: pytest
     assert failed.detail.endswith("the machine ran out of memory")
 
 
-def test_a_compiler_that_is_not_there_or_cannot_be_started_is_no_verdict(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_compiler_that_cannot_be_started_is_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     missing = fake(tmp_path, WRITE)
     Path(missing.compiler).unlink()
     failed = failure(missing)
@@ -149,7 +145,7 @@ def test_a_refusal_stands_when_it_came_twice(tmp_path: Path) -> None:
         ("yes", COMPILE_FAILED, "the compiler prints too much: y\ny\n"),
     ],
 )  # fmt: skip
-def test_a_compiler_that_crashes_or_does_not_end_is_ended_with_all_that_it_started(
+def test_hanging_compiler_is_ended_with_its_children(
     script: str, outcome: Outcome, said: str, tmp_path: Path
 ) -> None:
     failed = failure(fake(tmp_path, f"{script}\n"), limit_seconds=60.0 if script == "yes" else 1.0)

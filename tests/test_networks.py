@@ -83,9 +83,7 @@ def test_a_connection_ends_within_a_minute_of_the_loss(network: Network, address
     assert 0 < tcp["TCP_USER_TIMEOUT"] <= 1000 * MINUTE
 
 
-def test_what_is_sent_into_a_lost_network_is_lost(
-    network: Network, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sending_into_a_lost_network_ends(network: Network, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for the server's kernel to acknowledge it, and then for a new connection."""
     monkeypatch.setattr(retry, "WAITS_SECONDS", ())
     store.add_trial(tuning_run(), trial(500.0, FIRST))
@@ -123,9 +121,7 @@ def test_a_run_goes_on_when_the_network_is_back(network: Network, address: str, 
     assert asked(address, "SELECT * FROM lease") == []
 
 
-def test_client_lost_in_a_transaction_does_not_block_others(
-    network: Network, address: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_client_unlocks(network: Network, address: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server ends the transaction, and with it the lock, while others still wait for that."""
     shorter = {
         name: f"{int(servers.SESSION[name].removesuffix('s')) // TIMES_AS_SHORT}s"

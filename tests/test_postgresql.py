@@ -224,9 +224,7 @@ def secretive(server: TestServer) -> str:
     return server.url(database_name(server.new()), f"secretive:{SECRET}")
 
 
-def test_every_command_takes_the_address_and_hides_its_password(
-    secretive: str, tmp_path: Path, fake_nvcc: None
-) -> None:
+def test_commands_take_the_address_and_hide_its_password(secretive: str, tmp_path: Path, fake_nvcc: None) -> None:
     tuned_database(secretive)  # type: ignore[arg-type]
     file = tmp_path / "written"
     for command, status, expected in (
@@ -283,9 +281,7 @@ def test_a_wrong_password_is_not_shown(secretive: str) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_an_import_goes_on_where_the_server_was_restarted(
-    server: TestServer, address: str, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_over_restart(server: TestServer, address: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
     write, places = Writer.write, list[Problem]()
 

@@ -289,9 +289,7 @@ def two_devices() -> list[Target]:
 
 
 @pytest.mark.usefixtures("session_cache", "toolchain")
-def test_members_wait_for_an_unreachable_server_at_start(
-    server: TestServer, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_wait_for_a_lost_server(server: TestServer, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quick_members(monkeypatch.setattr, fork_child)
     is_over = threading.Event()
 

@@ -19,9 +19,7 @@ TRANSCRIPTS = [
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_driver")
 @pytest.mark.parametrize("path", TRANSCRIPTS)
-def test_commands_print_what_their_transcripts_say(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_print_their_transcripts(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     transcript = path.read_text(encoding="utf-8")
     assert replayed(transcript) == transcript, "python -m tests.printed_commands"

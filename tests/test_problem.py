@@ -47,9 +47,7 @@ REFUSED: list[tuple[Callable[..., object], tuple[object, ...], str]] = [
 
 
 @pytest.mark.parametrize(("make", "arguments", "complaint"), REFUSED, ids=range(len(REFUSED)))
-def test_what_is_no_problem_is_a_sentence(
-    make: Callable[..., object], arguments: tuple[object], complaint: str
-) -> None:
+def test_no_problem_is_a_sentence(make: Callable[..., object], arguments: tuple[object], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         make(*arguments)
 
@@ -65,9 +63,7 @@ def test_what_is_no_problem_is_a_sentence(
         ("ttt", "knn", {"A": (7, 5), "B": (3, 7), "C": (3, 5)}, "A, B, C row-major"),
     ],
 )
-def test_an_op_says_how_the_matrices_lie(
-    op: str, contiguous: str, stored: dict[str, tuple[int, int]], storage: str
-) -> None:
+def test_op_says_how_matrices_lie(op: str, contiguous: str, stored: dict[str, tuple[int, int]], storage: str) -> None:
     problem = Problem(5, 3, 7, "f32", op)
     assert ("".join(problem.contiguous), problem.stored, problem.storage) == (contiguous, stored, storage)
     assert problem.row_major_c is (len(op) == 3)
@@ -79,9 +75,7 @@ def test_an_op_says_how_the_matrices_lie(
     ("op", "factors", "contiguous", "stored"),
     [("tx", "tn", "kkm", {"A": (7, 5), "C": (5, 5)}), ("nxt", "nt", "mnn", {"A": (5, 7), "C": (5, 5)})],
 )
-def test_a_gram_matrix_is_of_one_matrix(
-    op: str, factors: str, contiguous: str, stored: dict[str, tuple[int, int]]
-) -> None:
+def test_gram_is_of_one_matrix(op: str, factors: str, contiguous: str, stored: dict[str, tuple[int, int]]) -> None:
     problem, general = Problem(5, 5, 7, "f32", op), Problem(5, 5, 7, "f32", factors + op[2:])
     assert (problem.is_gram, general.is_gram) == (True, False)
     assert problem.factors == general.factors == factors
@@ -171,9 +165,7 @@ def test_shapes_files_stand_among_other_items(tmp_path: Path) -> None:
     ],
     ids=range(11),
 )
-def test_a_shapes_file_of_another_editor_is_read_and_a_damaged_one_refused(
-    content: bytes, reason: str, tmp_path: Path
-) -> None:
+def test_shapes_file_is_read_or_refused(content: bytes, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "shapes.txt"
     path.write_bytes(content)
     if not reason:

@@ -82,9 +82,7 @@ def texts(space: SearchSpace) -> list[str]:
     return sorted(one.config.text for one in space.kept)
 
 
-def test_runs_that_take_turns_tune_each_problem_once(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_taking_turns_tune_each_problem_once(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spaces = [space_of(3, problem) for problem in SHAPES]
     monkeypatch.setattr(problem_queue, "datetime", SimpleNamespace(now=lambda _: datetime(2026, 1, 1, tzinfo=UTC)))
     options: dict[str, Any] = {"strategy": "exhaustive", "max_trials": 3}
@@ -263,9 +261,7 @@ def test_a_problem_whose_last_device_fails_in_the_end_is_ended_by_another(store:
     assert ended.winner.verified_in_full
 
 
-def test_a_device_without_a_problem_asks_for_those_of_others_seldom(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_device_asks_for_problems_seldom(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, take = list[Problem](), Leases.take
     spaces = [space_of(3, problem) for problem in SHAPES]
     with Store.open(path, create=True) as other, other.leases(DEVICE) as theirs:

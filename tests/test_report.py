@@ -135,9 +135,7 @@ def test_trials_that_a_search_did_not_ask_for_are_none_of_its_own(own: Contents)
         ((None, None, None), None),
     ],
 )
-def test_searches_say_how_much_of_their_space_they_tried(
-    own: Contents, sizes: Sequence[int | None], expected: tuple[int, int] | None
-) -> None:
+def test_coverage_of_searches(own: Contents, sizes: Sequence[int | None], expected: tuple[int, int] | None) -> None:
     trials = [replace(one, space_configurations=size) for one, size in zip(own.trials, sizes, strict=False)]
     found = convergence.coverages([trials])
     assert [(one.tried, one.configurations) for one in found] == ([expected] if expected else [])
@@ -298,9 +296,7 @@ def test_the_command_writes_a_page(path: Path, tmp_path: Path) -> None:
     assert OTHER.text not in str(exported.text)
 
 
-def test_without_the_package_one_sentence_says_what_to_install(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_named(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     said = refused("report", "--db", str(tried(path)), "--output", str(tmp_path / "report.html"))
     assert said == f"Error: a report needs the package vl-convert-python: {pip_install('vl-convert-python')}\n"

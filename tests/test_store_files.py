@@ -112,9 +112,7 @@ def test_files_of_recorded_schemas_are_migrated(path: Path, tables: Path) -> Non
 
 
 @pytest.mark.parametrize("version", [schema_versions.OLDEST, schema_versions.version()])
-def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
-    version: int, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_file_is_read(version: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(path, create=True) as store:
         for us, config in ((500, C128), (600, C256)):
             store.add_trial(RUN, trial(us, config))
@@ -163,9 +161,7 @@ def test_a_full_disk_is_named_by_its_folder(path: Path, disk: Disk, monkeypatch:
     assert "cannot grow, the disk of /sorting is full" in said()
 
 
-def test_damage_that_sqlite_cannot_spell_and_a_working_folder_that_is_gone(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unspellable_damage_and_a_lost_folder(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = pytest.raises(StoreError, match="is a damaged database")
     with damaged, Store.open(path, create=True) as store, store.database.transaction():
         b"\xff".decode()

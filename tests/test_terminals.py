@@ -182,9 +182,7 @@ def ends_of(arguments: Sequence[bytes], monkeypatch: pytest.MonkeyPatch) -> obje
 @pytest.mark.usefixtures("fake_nvcc")
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 @pytest.mark.parametrize("terminal", [False, True])
-def test_every_encoding_is_written(
-    database: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, terminal: bool
-) -> None:
+def test_encodings_written(database: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, terminal: bool) -> None:
     if terminal:
         for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}.items():
             monkeypatch.setenv(name, value)
@@ -268,9 +266,7 @@ def test_a_size_that_is_none_counts_for_nothing(monkeypatch: pytest.MonkeyPatch)
         assert result.exit_code == 0, result.output
 
 
-def test_what_takes_long_says_nothing_where_there_is_no_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_waiting_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with tables.waiting("reading results.db"):
         pass

@@ -142,9 +142,7 @@ def test_what_a_text_tells_of_a_trial_is_stored_as_it_was(tmp_path: Path, new: P
     assert told_of_vendor == [(1.0, "right, by a file of trials")]
 
 
-def test_the_same_trials_have_the_same_text_in_whatever_order_they_came(
-    tuned: Path, whole: str, tmp_path: Path, new: Path
-) -> None:
+def test_same_trials_have_the_same_text_in_any_order(tuned: Path, whole: str, tmp_path: Path, new: Path) -> None:
     for problem in reversed(SHAPES):
         part = str(tmp_path / f"{problem.n}.jsonl")
         said = run("export", "--db", str(tuned), "--shapes", problem.shape, "--format", "trials", "--output", part)
@@ -154,9 +152,7 @@ def test_the_same_trials_have_the_same_text_in_whatever_order_they_came(
 
 
 @pytest.mark.parametrize("states", [[Cache.CLEAN], [Cache.DIRTY, Cache.CLEAN]])
-def test_filtered_text_has_the_selected_winners_only(
-    states: list[Cache], tuned: Path, tmp_path: Path, new: Path
-) -> None:
+def test_filtered_text_has_selected_winners_only(states: list[Cache], tuned: Path, tmp_path: Path, new: Path) -> None:
     """At other shapes it has times of the kernels and of cuBLAS, with which a module chooses as before."""
     if (
         states[0] is Cache.DIRTY
@@ -196,9 +192,7 @@ def module(path: Path, **which: Any) -> list[str]:
     return [one for one in found.splitlines() if not one.startswith(("# Made by", "IDENTITY = "))]
 
 
-def test_a_text_of_what_is_there_adds_nothing_and_its_database_the_samples(
-    tuned: Path, written: Path, new: Path
-) -> None:
+def test_text_of_what_is_there_adds_nothing(tuned: Path, written: Path, new: Path) -> None:
     before = facts(tuned)
     found = tsm2_tune.import_trials(written, tuned)
     assert (found.trials, found.known, found.times, facts(tuned)) == (0, 6, 0, before)
