@@ -72,9 +72,8 @@ def winners() -> None:
 
 def timed(median_us: float, cache: Cache, **changes: Any) -> Trial:
     today = BASIS if cache is Cache.CLEAN else f"today, {cache}"
-    return trial(
-        median_us, C128, basis=today, measurement=replace(measurement(median_us), cache=cache), cache=cache, **changes
-    )
+    of_state = replace(measurement(median_us), cache=cache)
+    return trial(median_us, C128, basis=today, measurement=of_state, cache=cache, **changes)
 
 
 def states() -> None:

@@ -70,9 +70,8 @@ def _try(path: Path, run: TuningRun, scale: float) -> None:
         store.add_trial(run, trial(scale * 50.0, configuration(128), problem=OTHER, floor_us=40.0))
         wrong = Verdict(False, 9.0, DETAIL)
         failed: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "detail": DETAIL, "verdict": wrong}
-        store.add_trial(
-            run, trial(1.0, configuration(32), problem=OTHER, measurement=None, full_verdict=None, **failed)
-        )
+        failed |= {"measurement": None, "full_verdict": None}
+        store.add_trial(run, trial(1.0, configuration(32), problem=OTHER, **failed))
         for problem, config, us, vendor_us in (
             (SKINNY, configuration(512, 8), 430.0, 860.0), (OTHER, configuration(128), 50.0, 40.0),
         ):  # fmt: skip
@@ -169,7 +168,7 @@ def outline() -> str:
     own = read(tried(Path("own.db"), tuning_run()))
     sizes, ended = {SKINNY: 1840, OTHER: 2}, {SKINNY: "max-trials", OTHER: None}
     trials = [
-        replace(one, space_configurations=sizes[one.problem], search_ended=ended[one.problem]) for one in own.trials
+        replace(of, space_configurations=sizes[of.problem], search_ended=ended[of.problem]) for of in own.trials
     ]
     trials[0] = replace(trials[0], superseded=True, guideline_broken="min-reuse")
     found = page_of(replace(own, trials=tuple(trials)), read(tried(Path("other.db"), tuning_run("H100"), scale=1.5)))

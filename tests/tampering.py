@@ -82,9 +82,7 @@ def _make_good(path: Path) -> None:
         store.add_final(later, final((c128, 495), (c256, 505), (ism2, 515), vendor=vendor), tuple(FAMILIES), today)
         store.add_trial(tuning_run("Tesla K40c", compute_capability="3.5"), trial(900, c128, problem=SMALL))
         faulty = quarantined(TARGET, SKINNY, configuration(32), Outcome.CRASHED, "an illegal address")
-        hanging = quarantined(
-            TARGET, SMALL, configuration(64, 2), Outcome.TIMED_OUT, "timing took more than 1 s", 1.0
-        )
+        hanging = quarantined(TARGET, SMALL, configuration(64, 2), Outcome.TIMED_OUT, "it took more than 1 s", 1.0)
         store.add_trials(RUN, [], hazards=[faulty, hanging])
 
 
@@ -107,10 +105,9 @@ def with_waste(path: Path) -> None:
     good_database(path)
     with Store.open(path, create=False) as store:
         number = store.add_trial(LATE, trial(450, configuration(512, 16), problem=replace(PROBLEM, m=4096)))
-    plain_sql(
-        path, f"DELETE FROM sample WHERE measurement_id IN (SELECT id FROM measurement WHERE trial_id = {number})"
-    )
-    plain_sql(path, f"DELETE FROM measurement WHERE trial_id = {number}")
+    of_trial = f"measurement WHERE trial_id = {number}"
+    plain_sql(path, f"DELETE FROM sample WHERE measurement_id IN (SELECT id FROM {of_trial})")
+    plain_sql(path, f"DELETE FROM {of_trial}")
     plain_sql(path, f"DELETE FROM trial WHERE id = {number}")
     owner = f"boot-0:1 1 1 {32 * '0'}"
     plain_sql(path, "INSERT INTO lease VALUES ('g', 'p', ?, 1.0, NULL, NULL, 0)", owner)

@@ -12,7 +12,7 @@ from tests.command import run
 from tests.fabricated import BASIS, configuration, downgrade, final, plain_sql, source, trial, tuning_run
 from tests.tampering import GRAM, good_database
 from tsm2_tune.tuner.results.maintenance import integrity
-from tsm2_tune.tuner.results.storage import schema_versions
+from tsm2_tune.tuner.results.storage import schema, schema_versions
 from tsm2_tune.tuner.results.store import Store
 
 GONE = "boot-0:1 1 1 00000000000000000000000000000000"  # owner of a run whose machine was rebooted
@@ -142,9 +142,7 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
     with Store.open(good, create=False) as store:
         store.add_trial(tuning_run(), trial(500, configuration(256), problem=GRAM, source=OLD))
     plain_sql(good, "INSERT INTO problem VALUES (90, 'nn', 'f32', 9, 9, 9, 1458, 972, 1)")
-    columns = (
-        "dtype, threads, rows_per_block, smem_bytes, columns_per_block, splits, flat_splits, persistent, batched"
-    )
+    columns = ", ".join(one.name for one in schema.source.c if one.name not in ("digest", "kernel", "paragraphs"))
     plain_sql(good, f"INSERT INTO source SELECT 'x', kernel, paragraphs, {columns} FROM source LIMIT 1")
     downgrade(good)
     removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"

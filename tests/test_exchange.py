@@ -102,9 +102,8 @@ def test_a_cache_has_the_trials_of_one_family_by_their_tunables() -> None:
     assert (found["tune_params"], found["tune_params_keys"]) == (tunables, list(tunables))
     assert len(found["cache"]) == 8
     assert all(key == ",".join(str(one[name]) for name in tunables) for key, one in found["cache"].items())
-    errors = {
-        (one["threads"], one["columns"]): one["__error__"] for one in found["cache"].values() if "__error__" in one
-    }
+    failing = [one for one in found["cache"].values() if "__error__" in one]
+    errors = {(one["threads"], one["columns"]): one["__error__"] for one in failing}
     failed = dict.fromkeys(((128, 16), (256, 16), (64, 16), (512, 8)), "RuntimeFailedConfig")
     assert errors == failed | {(64, 8): "CompilationFailedConfig"}
     assert all(one["time"] == one.get("__error__", one["time"]) for one in found["cache"].values())

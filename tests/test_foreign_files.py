@@ -51,9 +51,7 @@ def exported(form: str, path: Path) -> str:
 
 @pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda place: os.symlink("elsewhere", place)])
-def test_file_beside_a_database_is_regular(
-    one_trial_database: Path, suffix: str, make: Callable[[str], None]
-) -> None:
+def test_file_beside_it_is_regular(one_trial_database: Path, suffix: str, make: Callable[[str], None]) -> None:
     make(f"{one_trial_database}{suffix}")
     assert refused("best", path=one_trial_database) == (
         f"Error: {one_trial_database}{suffix} is not a regular file: remove it, or name another database with --db\n"

@@ -110,9 +110,7 @@ EVERY = set(COLUMNS)
 DANGLING = of("run.id", "measurement.trial_id", "measurement.run_id", "trial.problem_id", "problem.id")
 DANGLING |= of("vendor_measurement.run_id", "vendor_measurement.problem_id")
 FINAL_OF_VENDOR = of("vendor_measurement.round", "vendor_measurement.cache")  # by which it is found
-CHOSEN = of(
-    *(f"trial.{one}" for one in ("outcome", "cache", "superseded", "stamp", "verdict_correct"))
-)  # as a winner
+CHOSEN = of(*(f"trial.{one}" for one in ("outcome", "cache", "superseded", "stamp", "verdict_correct")))
 SHOWN = of("trial", *(f"problem.{one}" for one in ("op", "dtype", "m", "n", "k")), "measurement.median_us")
 MODULE = "export --output - --no-binaries --format module"
 READERS: dict[str, set[str]] = {  # the columns that a command reads, none of which it may pass over

@@ -294,9 +294,7 @@ def test_a_trial_that_contradicts_itself_replaces_none(two_databases: tuple[Path
         assert facts(ours) == before
 
 
-def test_a_full_disk_is_named_by_its_folder(
-    two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_named_by_folder(two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder of the copy, or the folder of the database."""
     ours, theirs = two_databases
     connect = sqlite3.connect

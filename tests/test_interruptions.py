@@ -145,9 +145,7 @@ def test_a_refusal_stands_when_it_came_twice(tmp_path: Path) -> None:
         ("yes", COMPILE_FAILED, "the compiler prints too much: y\ny\n"),
     ],
 )  # fmt: skip
-def test_hanging_compiler_is_ended_with_its_children(
-    script: str, outcome: Outcome, said: str, tmp_path: Path
-) -> None:
+def test_hanging_compiler_ends_with_its_children(script: str, outcome: Outcome, said: str, tmp_path: Path) -> None:
     failed = failure(fake(tmp_path, f"{script}\n"), limit_seconds=60.0 if script == "yes" else 1.0)
     assert (failed.outcome, said in failed.detail) == (outcome, True), failed.detail
     assert len(failed.detail) <= compiler.DETAIL_CHARACTERS

@@ -252,9 +252,8 @@ def test_hostile_texts_titles_and_notes_are_texts(path: Path) -> None:
     assert any(one.startswith(DETAIL[:500]) and one.endswith("more characters)") for one in rows["why"]["texts"])
     assert data_of(found)["charts"]["roofline"]["data"]["points"]["device"]["texts"] == [DEVICE]
     hostile = "</title><script>alert(1)</script> {{ 7 * 7 }}"
-    found = Page(
-        page(read(path), (), written_at="", version="0", library=LIBRARY, title=hostile, note=hostile + DEVICE)
-    )
+    titles = {"title": hostile, "note": hostile + DEVICE}
+    found = Page(page(read(path), (), written_at="", version="0", library=LIBRARY, **titles))
     assert found.root.all("h1")[0].text == hostile
     assert found.root.all("header")[0].all("p")[0].text == hostile + DEVICE
     assert found.root.all("title")[0].whole_text() == f"{hostile} - tsm2-tune report"

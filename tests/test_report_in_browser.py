@@ -32,9 +32,7 @@ FOCUSABLE = "a[href], button, select, input, summary, [tabindex='0']"
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """The system's Chromium; skips where there is none."""
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="Playwright is not installed: pip install playwright"
-    )
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     pytest.importorskip("vl_convert", reason="vl-convert-python is not installed: pip install 'tsm2-tune[report]'")
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:

@@ -153,9 +153,8 @@ def test_a_full_disk_is_named_by_its_folder(path: Path, disk: Disk, monkeypatch:
                 connection.exec_driver_sql("CREATE TABLE more (x)")
         return str(caught.value)
 
-    assert (
-        said() == f"{path} cannot grow, the disk of {path.parent} is full: free some space there, then run this again"
-    )
+    remedy = "is full: free some space there, then run this again"
+    assert said() == f"{path} cannot grow, the disk of {path.parent} {remedy}"
     monkeypatch.setenv("SQLITE_TMPDIR", "/sorting")
     disk("/sorting", f_bavail=0)
     assert "cannot grow, the disk of /sorting is full" in said()

@@ -132,9 +132,7 @@ class Simulated:
             for place in range(kept):
                 if self.budget_seconds is not None and spent >= self.budget_seconds:
                     break
-                seconds = self.trial_seconds * slowness * chance.lognormvariate(0.0, 0.8) + (
-                    3.0 if not place else 0.0
-                )
+                seconds = self.trial_seconds * slowness * chance.lognormvariate(0.0, 0.8) + 3.0 * (place == 0)
                 spent += seconds
                 now[0] += seconds
                 yield TrialStored(replace(ANY, total_seconds=seconds), 1)

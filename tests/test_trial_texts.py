@@ -154,9 +154,7 @@ def test_same_trials_have_the_same_text_in_any_order(tuned: Path, whole: str, tm
 @pytest.mark.parametrize("states", [[Cache.CLEAN], [Cache.DIRTY, Cache.CLEAN]])
 def test_filtered_text_has_selected_winners_only(states: list[Cache], tuned: Path, tmp_path: Path, new: Path) -> None:
     """At other shapes it has times of the kernels and of cuBLAS, with which a module chooses as before."""
-    if (
-        states[0] is Cache.DIRTY
-    ):  # the first shape is tuned in both states: its winner with a clean L2 is not selected
+    if states[0] is Cache.DIRTY:  # tuned in both states: the first shape's winner with a clean L2 is not selected
         with Store.open(tuned, create=False) as store:
             dirty = trial(150.0, C128, problem=SHAPES[0], basis="d" * 64, cache=Cache.DIRTY)
             timed = replace(measurement(150.0), cache=Cache.DIRTY)
