@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.databases import LATE
-from tests.fabricated import (
-    PROBLEM,
-    add_text,
-    configuration,
-    final,
-    plain_sql,
-    trial,
-    tuning_run,
-    vendor_measurement,
-)
+from tests.fabricated import PROBLEM, add_text, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
 from tests.simulated import RUN, TARGET
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.families.staged import StagedFmaConfig
