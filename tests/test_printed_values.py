@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tests.cases import F32, every_source
-from tests.standing_in import Spied
+from tests.cases import F32
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator import render as rendering
-from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES
 from tsm2_tune.generator.render import OF_KERNELS, OF_LITERALS, environment, filled, render, support_source
@@ -28,35 +24,6 @@ def _nothing_at_hand() -> None:
     """No text that was made before takes the place of one that a test asks for."""
     render.cache_clear()
     rendering._text.cache_clear()
-
-
-@pytest.mark.slow
-def test_every_value_of_every_family_op_and_dtype_is_plain(spied: Spied) -> None:
-    calls, found = spied(rendering, "filled"), dict[str, set[str]]()
-    every_source()
-    support_source()
-    for template, values, allowed in calls:
-        assert allowed is OF_KERNELS
-        found.setdefault(template, set()).update(strings(values))
-    assert found.keys() == {family.template for family in FAMILIES.values()} | {"support.cu.jinja"}
-    for template, values in found.items():
-        assert len(values) > 5, template
-        assert all(re.fullmatch(r"[ \w.,:;='()+*%-]*", value, re.ASCII) for value in values)
-
-
-def strings(value: Any) -> set[str]:
-    """All strings of what is passed to a template, those that it reaches by a dtype's attributes among them."""
-    if isinstance(value, str):
-        return {value}
-    if isinstance(value, dict):
-        return set().union(*map(strings, value.values()))
-    if isinstance(value, list | tuple):
-        return set().union(*map(strings, value))
-    if value is None or isinstance(value, int | float):
-        return set()
-    public = [name for name in dir(value) if not name.startswith("_") and not callable(getattr(value, name))]
-    reached = [getattr(value, name) for name in public]
-    return set().union(*(strings(one) for one in reached if one is not value and type(one) is not type(value)))
 
 
 def test_a_template_knows_nothing_but_what_it_is_given() -> None:
