@@ -1,23 +1,17 @@
-"""Batches of products, as an exported C library is asked for them, and their emulated kernels."""
+"""Batches of products, as an exported C library is asked for them."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tests.calls import FACTORS, SIZES, TYPES, Call
-from tests.library_calls import OPERATIONS, SUCCESS, Handle, Record, Started, driver
-from tsm2_tune.tuner.device.emulator.entry_point import EntryPoint
-from tsm2_tune.tuner.device.emulator.limits import host_limits
+from tests.calls import SIZES, TYPES, Call
+from tests.library_calls import OPERATIONS, SUCCESS, Handle, Record, driver
 
-Kernels = Mapping[str, tuple[str, str, int]]  # first letters of a digest -> binary, name and number of parameters
-Array = np.ndarray[Any, np.dtype[Any]]
-GUARD = 64  # elements before and behind the matrices, which nothing may write
-WORKSPACE_BYTES = 1 << 20
 ASCENDING = ("", "", "")
 SMALL = "small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,direct=0,min_blocks=2,blocks=5,extents=0x0x0"
 
@@ -131,75 +125,3 @@ def play_batches(path: str, steps: Sequence[Any]) -> Record:
     record.log = fake.fake_log().decode(errors="replace").splitlines()
     handle.destroy()
     return record
-
-
-# Exact results of emulated kernels
-
-
-def view(flat: Array, extents: tuple[int, int], ld: int, stride: int, count: int) -> Array:
-    """Return the column-major matrices of a batch in memory, as an array of products, rows and columns."""
-    steps = [step * flat.itemsize for step in (stride, 1, ld)]
-    return np.lib.stride_tricks.as_strided(flat[GUARD:], (count, *extents), steps)
-
-
-def operands(batch: Batch) -> tuple[list[Array], list[Array]]:
-    """Return memory with whole numbers for A, B and C, and the matrices in it."""
-    rng, flats, views = np.random.default_rng(1), list[Array](), list[Array]()
-    for extents, ld, stride in zip(batch.extents, batch.call.leading, batch.strides, strict=True):
-        elements = stride * max(batch.count - 1, 0) + ld * extents[1] + 2 * GUARD
-        flats.append(rng.integers(-3, 4, elements).astype(FACTORS[batch.call.dtype]))
-        views.append(view(flats[-1], extents, ld, stride, batch.count))
-    return flats, views
-
-
-def run_emulated(line: str, kernels: Kernels, dtype: str) -> str | None:
-    """Run a launch that the driver wrote down. Return what was wrong with it."""
-    started = Started.of(line)
-    binary, name, count = kernels[started.binary.split()[0]]
-    entry = EntryPoint(binary, name, host_limits())
-    arguments = started.typed(32, np.dtype(FACTORS[dtype]).str)[:count]  # a single product's workspace may be ignored
-    blocks, splits, products = started.grid
-    launch: dict[str, Any] = {
-        "blocks": blocks, "splits": splits, "products": products, "threads": started.block[0],
-        "smem_bytes": started.smem_bytes,
-    }  # fmt: skip
-    entry.check(arguments, **launch)
-    return entry.fault(arguments, seed=1, **launch)
-
-
-def wrong_results(path: str, kernels: Kernels, batches: Sequence[Batch]) -> list[str]:
-    """Compute each batch by the library and the emulated kernel that it launches. Return what was wrong."""
-    fake, found = driver(), list[str]()
-    handle = BatchHandle(path)
-    assert handle.created == SUCCESS
-    room = np.zeros(WORKSPACE_BYTES + 16, np.uint8)
-    assert handle.set_workspace(-(-room.ctypes.data // 16) * 16, WORKSPACE_BYTES) == SUCCESS
-    for batch in batches:
-        flats, (a, b, c) = operands(batch)
-        at = [flat.ctypes.data + GUARD * flat.itemsize for flat in flats]
-        call = replace(batch.call, a=at[0], b=at[1], c=at[2])
-        alpha, beta = call.factors
-        x, y = (one if op == "N" else one.swapaxes(1, 2) for one, op in zip((a, b), call.ops, strict=True))
-        before = [flat.copy() for flat in flats]
-        whole = before[2]
-        view(whole, batch.extents[2], call.leading[2], batch.strides[2], batch.count)[...] = (
-            alpha * (x @ y) + beta * c
-        )
-        if beta == 0:
-            c[...] = np.nan  # which is not read
-        fake.fake_reset()
-        status = handle.gemm_batched(replace(batch, call=call))
-        launches = [line for line in fake.fake_log().decode(errors="replace").splitlines() if line[:7] == "launch "]
-        if status != SUCCESS or len(launches) != (batch.count > 0):
-            found.append(f"{batch}: status {status}, {len(launches)} launches: {handle.error}")
-            continue
-        found += (
-            f"{batch}: {fault}" for fault in (run_emulated(one, kernels, call.dtype) for one in launches) if fault
-        )
-        found += (
-            f"{batch}: {name} is wrong"
-            for name, flat, expected in zip("ABC", flats, before, strict=True)
-            if flat.tobytes() != expected.tobytes()
-        )
-    handle.destroy()
-    return found

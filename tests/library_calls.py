@@ -223,12 +223,8 @@ class Started:
 
     def values(self, bits: int, sum_type: str) -> list[Any]:
         """m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, partials, counters; of a batch also what `kinds_of` adds."""
-        return [value.item() for value in self.typed(bits, sum_type)]
-
-    def typed(self, bits: int, sum_type: str) -> list[np.generic]:
-        """Return the values as the kernel's types."""
         kinds = kinds_of(len(self.arguments), bits, sum_type)
-        return [np.frombuffer(raw, kind, 1)[0] for raw, kind in zip(self.arguments, kinds, strict=True)]
+        return [np.frombuffer(raw, kind, 1)[0].item() for raw, kind in zip(self.arguments, kinds, strict=True)]
 
 
 @dataclass

@@ -157,6 +157,7 @@ LEFT: list[tuple[dict[str, Any], str]] = [
     ({"operation": {POINTER_MODE: 4}, "alpha": 0x1000}, ON_DEVICE),
     ({"operation": {SM_COUNT: 100}}, "the program reserves multiprocessors"),
     *(({"operation": one}, MORE) for one in ({BIAS: A}, {SCALE_OF_A: A}, {FAST_SUMS: 1}, {EMULATION: A})),
+    ({"operation": {UNKNOWN: 1}}, MORE), *(({name: {"more": {UNKNOWN: 1}}}, MORE) for name in "abcd"),
     *(({name: BLOCKED}, MORE) for name in "abdc"), ({"d": BLOCKED, "c": {"more": {}}}, MORE),
     *(({name: {"more": {ORDER: 2}}}, MORE) for name in "abd"), ({"c": {"more": {ORDER: 1}}}, MORE),
     *((one, MORE) for one in ({"c": {"rows": 7}}, {"c": {"columns": 3}}, {"C": C, "beta": ONE},

@@ -232,48 +232,51 @@ def matrix(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:
     return np.zeros((rows, columns), order=order)  # type: ignore[call-overload, no-any-return]
 
 
-def test_x_transposed_times_y_where_both_are_row_major(tmp_path: Path) -> None:
-    x, y = np.zeros((300, 8)), np.zeros((300, 4))
-    assert of_ops(tmp_path, ntt=SHAPE).choice(x.T, y).winner.op == "ntt"
+X, Y, WIDE, VECTOR = matrix(300, 8, "C"), matrix(300, 4, "C"), matrix(8, 300, "F"), matrix(300, 1, "C")
+ITSELF, SQUARE = [matrix(300, columns, "F") for columns in (8, 9, 64, 1)], (8, 8, 300)
+VECTORS = {"nn": (8, 1, 299), "tt": (8, 1, 8), "ntt": (8, 1, 300)}
+CHOSEN: list[tuple[dict[str, tuple[int, int, int]], tuple[Any, ...], str]] = [
+    ({"ntt": SHAPE}, (X.T, Y), "ntt"),
     # The order of the new matrix does not depend on its shape.
-    assert of_ops(tmp_path, nn=SHAPE, ntt=(1, 1, 1), nt=(9, 9, 9)).choice(x.T, y).winner.op == "nt"
-    assert of_ops(tmp_path, nt=(1, 1, 1), ntt=SHAPE).choice(x.T, y).winner.op == "nt"
+    ({"nn": SHAPE, "ntt": (1, 1, 1), "nt": (9, 9, 9)}, (X.T, Y), "nt"),
+    ({"nt": (1, 1, 1), "ntt": SHAPE}, (X.T, Y), "nt"),
+    # A vector fits either order: the nearest is taken.
+    (VECTORS, (WIDE, VECTOR), "ntt"), (VECTORS, (WIDE, VECTOR, matrix(8, 4, "F")[:, :1]), "ntt"),
+    # The nearest shape comes before half of the products.
+    *(({"tx": SQUARE, "tn": (64, 64, 300)}, (x.T, x), op)
+      for x, op in zip(ITSELF[:3], ("tx", "tx", "tn"), strict=True)),
+    ({"tx": SQUARE}, (ITSELF[3].T, ITSELF[3]), "tx"),
+]  # fmt: skip
+WITHOUT_A_KERNEL: list[tuple[dict[str, tuple[int, int, int]], tuple[Any, ...], str]] = [
+    ({"nn": SHAPE, "ntt": SHAPE}, (matrix(8, 300, "C"), matrix(300, 4, "F")),
+     r"^a row-major, b column-major: this module has no f64 kernel for that, only for"
+     r" op nn \(a, b and out column-major\) and op ntt \(a column-major, b and out row-major\);"
+     r" tune with --op tn, without --layout, and export again, or pass copies in the order of one of these$"),
+    ({"nn": SHAPE, "ntt": SHAPE}, (WIDE, matrix(300, 4, "F"), matrix(8, 4, "C")),
+     "^a and b column-major, out row-major: .*; tune with --op nnt, without --layout, and"),
+    # Elements of the column are no neighbours.
+    ({"nn": (8, 1, 300)}, (WIDE, VECTOR, matrix(8, 4, "C")[:, :1]),
+     "a column-major, b column-major or row-major, out row-major"),
+    ({"tx": SQUARE}, (ITSELF[0].T, ITSELF[0].copy(order="F")),
+     r"only for op tx \(a row-major, b and out column-major, b is a transposed\);"),
+]  # fmt: skip
 
 
-def test_a_vector_fits_either_order(tmp_path: Path) -> None:
-    module = of_ops(tmp_path, nn=(8, 1, 299), tt=(8, 1, 8), ntt=(8, 1, 300))
-    a, vector = matrix(8, 300, "F"), np.zeros((300, 1))
-    assert module.choice(a, vector).winner.op == "ntt"  # the nearest
-    assert module.choice(a, vector, matrix(8, 4, "F")[:, :1]).winner.op == "ntt"
-    column_of_rows = matrix(8, 4, "C")[:, :1]  # its elements are no neighbours
-    module = of_ops(tmp_path, nn=(8, 1, 300))
-    with pytest.raises(ValueError, match="a column-major, b column-major or row-major, out row-major"):
-        module.choice(a, vector, column_of_rows)
+def test_the_nearest_kernel_for_the_orders_is_chosen_or_that_none_is_there_told(tmp_path: Path) -> None:
+    for kernels, arrays, op in CHOSEN:
+        assert of_ops(tmp_path, **kernels).choice(*arrays).winner.op == op
+    for kernels, arrays, message in WITHOUT_A_KERNEL:
+        module = of_ops(tmp_path, **kernels)
+        for function in (module.choice, module.gemm):
+            with pytest.raises(ValueError, match=message):
+                function(*arrays)
 
 
 def test_the_faster_of_two_kernels_that_are_as_near(tmp_path: Path) -> None:
-    shape = (8, 1, 300)
     times = {"nn": 9.0, "tn": 8.0, "nt": 10.0}
-    trials = (trial(us, problem=Problem(*shape, "f64", op)) for op, us in times.items())
+    trials = (trial(us, problem=Problem(8, 1, 300, "f64", op)) for op, us in times.items())
     module = module_of(tmp_path, *trials, run=host_run())
     assert module.choice(np.zeros((1, 300)), np.zeros((300, 1))).winner.op == "tn"
-
-
-WITHOUT_A_KERNEL = {
-    "CF": r"^a row-major, b column-major: this module has no f64 kernel for that, only for"
-    r" op nn \(a, b and out column-major\) and op ntt \(a column-major, b and out row-major\);"
-    r" tune with --op tn, without --layout, and export again, or pass copies in the order of one of these$",
-    "FFC": "^a and b column-major, out row-major: .*; tune with --op nnt, without --layout, and",
-}
-
-
-def test_orders_that_no_kernel_is_for(tmp_path: Path) -> None:
-    module, (m, n, k) = of_ops(tmp_path, nn=SHAPE, ntt=SHAPE), SHAPE
-    for orders, message in WITHOUT_A_KERNEL.items():
-        given = [matrix(*shape, order) for shape, order in zip(((m, k), (k, n), (m, n)), orders, strict=False)]
-        for function in (module.choice, module.gemm):
-            with pytest.raises(ValueError, match=message):
-                function(*given)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -300,18 +303,3 @@ def test_gram_is_also_of_conjugated_matrices_and_general_kernels(tmp_path: Path)
     for op, dtype in (("tn", "f64"), ("tx", "c64"), ("cx", "c64"), ("jx", "c64")):
         module = of_ops(tmp_path, dtype, **{op: (8, 8, 300)})
         assert module.match(8, 8, 300, dtype, op="gram").winner.op == op
-
-
-def test_the_nearest_shape_comes_before_half_of_the_products(tmp_path: Path) -> None:
-    module = of_ops(tmp_path, tx=(8, 8, 300), tn=(64, 64, 300))
-    found = [module.choice(x.T, x).winner.op for x in (matrix(300, columns, "F") for columns in (8, 9, 64))]
-    assert found == ["tx", "tx", "tn"]
-
-
-def test_a_gram_kernel_is_for_one_matrix_alone(tmp_path: Path) -> None:
-    x, module = matrix(300, 8, "F"), of_ops(tmp_path, tx=(8, 8, 300))
-    said = r"only for op tx \(a row-major, b and out column-major, b is a transposed\);"
-    with pytest.raises(ValueError, match=said):
-        module.choice(x.T, x.copy(order="F"))
-    vector = matrix(300, 1, "F")
-    assert module.choice(vector.T, vector).winner.op == "tx"

@@ -5,22 +5,20 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, replace
-from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.calls import few
-from tests.fabricated import configuration, device_array, module_of, source, split_trial, trial
+from tests.fabricated import device_array, module_of, split_trial
 from tests.fake_tensors import Tensor
 from tests.modules import recorded
 from tests.shared_modules import fresh
-from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 
 pytestmark = pytest.mark.slow
@@ -123,37 +121,12 @@ def test_on_the_legacy_stream_the_workspace_is_taken_without_a_question(split_mo
 
 
 def test_every_thread_has_one_for_its_own_default_stream(split_module: ModuleType) -> None:
-    found: list[list[str]] = []
-    inside, go_on = threading.Event(), threading.Event()
-
-    def other() -> None:
-        found.append(multiply(split_module, 33, 5, stream=2))
-        inside.set()
-        go_on.wait(10)  # its number is not another thread's meanwhile
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    inside.wait(10)
-    assert multiply(split_module, 33, 5, stream=2) == found[0] == ["allocate 6144", "allocate 16", "zero", "launch"]
-    assert multiply(split_module, 33, 5, stream=2) == ["launch"]
-    go_on.set()
-    thread.join()
-
-
-def test_a_thread_waits_for_an_ended_one_with_its_identifier(split_module: ModuleType) -> None:
-    driver, found, identifiers = split_module.driver, list[list[str]](), set[int]()
-
-    def multiply_in(number: int) -> None:
-        driver.stream_ids[2] = number
-        identifiers.add(threading.get_ident())
-        found.append(multiply(split_module, 33, 5, stream=2))
-
-    for number in (500, 501):
-        thread = threading.Thread(target=multiply_in, args=(number,))
-        thread.start()
-        thread.join()
-    assert len(identifiers) == 1
-    assert found[1][0] == "wait for all"
+    """A thread waits for an ended one that had its identifier, and so another stream."""
+    first = ["allocate 6144", "allocate 16", "zero", "launch"]
+    for thread, number, calls in ((1, 500, first), (2, 501, first), (1, 500, ["launch"]), (1, 502, ["wait for all"])):
+        split_module.threading = Mock(wraps=threading, get_ident=Mock(return_value=thread))  # type: ignore[attr-defined]
+        split_module.driver.stream_ids[2] = number
+        assert multiply(split_module, 33, 5, stream=2)[: len(calls)] == calls
 
 
 @pytest.mark.parametrize("free_bytes", [100, 6150])  # no room for the partials; none for the counters
@@ -168,16 +141,6 @@ def test_without_memory_it_says_so_and_goes_on(split_module: ModuleType, free_by
     with pytest.raises(MemoryError, match="49280 bytes"):
         multiply(split_module, 1000, 1)
     assert multiply(split_module, 33, 5) == ["allocate 6144", "allocate 16", "zero", "launch"]
-
-
-def test_a_winner_has_the_launch_of_its_trial(tmp_path: Path) -> None:
-    launches = [Launch(64, 256, 0), Launch(32, 48, 16, 5, 7), Launch(32, 32, 0, 0, 300)]
-    launches.append(Launch(64, 32, 0, 16, 264, persistent=True))
-    sources = [replace(source(configuration()), launch=one) for one in launches]
-    shapes = [Problem(64, n, 64, "f32") for n in (2, 4, 8, 16)]
-    made = module_of(tmp_path, *(trial(source=a, problem=b) for a, b in zip(sources, shapes, strict=True)))
-    found = {winner.n: asdict(winner.launch) for winner in made.WINNERS}
-    assert [found[one.n] for one in shapes] == [asdict(one) for one in launches]
 
 
 def test_pytorch_is_asked_for_it_by_another_thread(split_module: ModuleType, torch: Any) -> None:

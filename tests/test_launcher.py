@@ -1,4 +1,4 @@
-"""The compiled launcher does what the short way in Python does, to the byte, and no more."""
+"""The compiled launcher: what it starts and holds. tests/test_launcher_first.py compares it with Python."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import gc
 import hashlib
 import itertools
 import logging
-import random
 import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -25,10 +23,11 @@ from click.testing import CliRunner
 
 from tests.call_log import logged
 from tests.databases import database_of
-from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
+from tests.fabricated import handmade, imported, module_of, trial
 from tests.fake_tensors import Parameter, Tensor, exchange
-from tests.random_calls import TYPES, Driver, of_cupy, outcome, random_call, tensor
-from tests.recording_driver import attach, cubin, lent
+from tests.random_calls import TYPES, Driver, tensor
+from tests.recording_driver import attach, cubin
+from tests.shared_modules import fresh
 from tests.threads_on_gpu import in_threads
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
@@ -45,40 +44,22 @@ def binary(session_cache: None) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, binary: bytes) -> tuple[ModuleType, ModuleType]:
-    """A module without the launcher and one with it: kernels of each type, and of f64 one that splits k."""
-    folder = tmp_path_factory.mktemp("modules")
+def of_all(tmp_path_factory: pytest.TempPathFactory, binary: bytes) -> ModuleType:
+    """A module with the launcher: kernels of each type, and of f64 one that splits k."""
     problems = [Problem(64, 4, 64, dtype, op) for dtype in TYPES for op in ("nn", "ttt")]
-    problems += [Problem(64, 4, 64, "c64", "cn")]
-    trials = [(tuning_run(), trial(problem=p)) for p in problems]
     split = Problem(64, 4, 64, "f64", "tn")
-    found = winners(folder, *trials, (tuning_run(), trial(problem=split, source=handmade(split))))
-    modules = [imported(exported("module", found, launcher=one), folder) for one in (None, binary)]
-    return modules[0], modules[1]
+    trials: list[Any] = [*problems, Problem(64, 4, 64, "c64", "cn"), trial(problem=split, source=handmade(split))]
+    return module_of(tmp_path_factory.mktemp("module"), *trials, launcher=binary)
 
 
-@contextmanager
-def ready(module: ModuleType) -> Iterator[ModuleType]:
-    """Lend the module with a driver of its own, as `driver`, and empty caches.
+@pytest.fixture
+def compiled(of_all: ModuleType, torch: Any) -> Iterator[ModuleType]:
+    """The module with a driver of its own, as `driver`, and empty caches.
 
     It logs its choices, so that Python makes them: the launcher starts repeated calls only.
     """
-    for name in ("plans", "starters", "launchers", "workspaces"):
-        getattr(module, name).clear()
-    with lent(module):
+    with fresh(of_all) as module:
         attach(module, Driver(), cubin_of=cubin, log=logging.Logger("tests", logging.DEBUG))
-        yield module
-
-
-@pytest.fixture
-def plain(pair: tuple[ModuleType, ModuleType], torch: Any) -> Iterator[ModuleType]:
-    with ready(pair[0]) as module:
-        yield module
-
-
-@pytest.fixture
-def compiled(pair: tuple[ModuleType, ModuleType], torch: Any) -> Iterator[ModuleType]:
-    with ready(pair[1]) as module:
         yield module
 
 
@@ -96,44 +77,11 @@ def looked(compiled: ModuleType) -> list[Any]:
     return asked
 
 
-@pytest.fixture
-def long(compiled: ModuleType) -> list[Any]:
-    """The products that took the long way."""
-    products, of = list[Any](), compiled.Product.of
-    compiled.Product.of = lambda *arguments, **named: logged(products, arguments, of(*arguments, **named))
-    return products
-
-
 def triple(dtype: str = "f32") -> list[Any]:
     return [tensor(s, "F", at, dtype) for s, at in (((6, 3), 0x1000), ((3, 2), 0x2000), ((6, 2), 0x3000))]
 
 
-# The same, launch for launch
-
-
-@pytest.mark.parametrize("name", ["torch", "cupy"])
-@pytest.mark.parametrize("seed", range(3))
-def test_each_call_does_what_it_does_without(
-    plain: ModuleType, compiled: ModuleType, looked: list[Any], long: list[Any], torch: Any, cupy: Any, name: str,
-    seed: int,
-) -> None:  # fmt: skip
-    rng, by_launcher, library = random.Random(seed), 0, {"torch": torch, "cupy": cupy}[name]
-    context = {"torch": 0xAA, "cupy": 0xC0}[name]
-    for turn in range(800):
-        torch.stream, cupy.streams[0] = rng.choice(((0, 0), (77, 77), (2**63 + 5, 2**63 - 5)))
-        for module in (plain, compiled):  # now and then in a thread that has another context
-            module.driver.current = context if turn % 7 else None
-        arrays, named = random_call(rng)
-        if library is cupy:
-            arrays, named["out"] = list(map(of_cupy, arrays)), named["out"] and of_cupy(named["out"])
-            if rng.random() < 0.02:
-                (named["out"] or arrays[0]).data.device_id = 1
-        with cupy.device(int(rng.random() < 0.02)):
-            expected, left = outcome(plain, library, arrays, named), len(looked) + len(long)
-            assert outcome(compiled, library, arrays, named) == expected, (arrays, named)
-        assert compiled.driver.current == plain.driver.current
-        by_launcher += len(expected[2]) if len(looked) + len(long) == left else 0
-    assert by_launcher > 50
+# What the launcher starts
 
 
 def test_a_kernel_that_splits_k_gets_the_workspace_of_now(compiled: ModuleType) -> None:
@@ -299,26 +247,21 @@ def packed(binary: bytes) -> tuple[str, str]:
     return hashlib.sha256(binary).hexdigest(), ast.literal_eval("\n".join(packed_lines(binary)))
 
 
-def test_one_that_does_not_match_its_digest_is_not_loaded(pair: tuple[ModuleType, ModuleType], binary: bytes) -> None:
-    compiled = pair[1]
-    place, digest, data = compiled.LAUNCHER
-    assert loaded(compiled, (place, digest, data)) is not None
+def test_one_that_does_not_match_its_digest_is_not_loaded(of_all: Any, binary: bytes) -> None:
+    place, digest, data = of_all.LAUNCHER
+    assert loaded(of_all, (place, digest, data)) is not None
     changed = packed(binary[:-1] + bytes([binary[-1] ^ 1]))[1]
     for wrong in ((digest, changed), ("0" * 64, data), (digest, data[:100]), (digest, "~")):
         with pytest.raises(RuntimeError, match="the compiled launcher does not match its digest: export this module"):
-            loaded(compiled, (place, *wrong))
+            loaded(of_all, (place, *wrong))
 
 
-def test_one_that_is_not_for_this_python_is_left_alone(
-    pair: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled = pair[1]
-    place, *rest = compiled.LAUNCHER
-    assert loaded(compiled, None) is None
-    assert loaded(compiled, ("linux-other", *rest)) is None
-    assert loaded(compiled, (place, *packed(b"no shared object"))) is None
+def test_one_that_is_not_for_this_python_is_left_alone(of_all: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, *rest = of_all.LAUNCHER
+    for kept in (None, ("linux-other", *rest), (place, *packed(b"no shared object"))):
+        assert loaded(of_all, kept) is None
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: int(name == "Py_GIL_DISABLED"))
-    assert loaded(compiled, (place, *rest)) is None
+    assert loaded(of_all, (place, *rest)) is None
 
 
 def export(folder: Path, *arguments: str) -> Any:

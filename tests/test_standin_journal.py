@@ -108,14 +108,6 @@ def test_of_more_shapes_than_are_told_apart_kernels_are_taken_too(fakes: Path, p
     assert sum(one.calls for one in played.seen) == 16500 + 116 - crowded
 
 
-def test_products_that_are_not_understood_are_counted(fakes: Path, plain: str) -> None:
-    mixed, halves = {"type_b": 1}, {"compute": 64}
-    ex = [gemm("cublasGemmEx", **mixed), gemm("cublasGemmStridedBatchedEx_64", **halves)] * 2
-    played = play(fakes, [*ex, gemm()], pack=Path(plain))
-    assert (played.told, played.uncounted, len(played.left)) == ("", (0, 4, 0), 4)
-    assert sum(one.calls for one in played.seen) == 1
-
-
 def test_products_before_a_driver_that_is_too_old_are_counted(fakes: Path, plain: str, tmp_path: Path) -> None:
     """It lacks a function of a later one."""
     older = ["cc", *FLAGS, "-DcuCtxGetId=cuCtxLacksIt", "-Wl,-soname,libcuda.so.1", str(TESTS / "fake_cuda.c")]

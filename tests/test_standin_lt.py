@@ -15,7 +15,7 @@ from tests import lt_calls as lt
 from tests.calls import Call
 from tests.library_calls import InProcess
 from tests.library_calls import play as play_library
-from tests.lt_calls import LEFT, MORE, A, C, D, matmul
+from tests.lt_calls import LEFT, A, C, D, matmul
 from tests.on_host import IN_C
 from tests.standin_calls import ONE, Played, by_reason, gemm, play, run_with_standin
 
@@ -70,13 +70,6 @@ def test_a_plain_product_is_taken(played: Callable[..., Played]) -> None:
     ]  # fmt: skip
     found = played(*(matmul(**changes) for changes in plain))
     assert (len(found.launches), found.left, found.told) == (len(plain), [], "")
-
-
-def test_an_attribute_that_is_not_known_is_not_passed_over(played: Callable[..., Played]) -> None:
-    unknown: list[dict[str, Any]] = [{where: {"more": {lt.UNKNOWN: 1}}} for where in "abcd"]
-    unknown.append({"operation": {lt.UNKNOWN: 1}})
-    found = played(*(matmul(**changes) for changes in unknown), matmul())
-    assert (len(found.launches), by_reason(found)) == (1, {MORE: 5})
 
 
 def test_what_is_no_operation_of_a_kernels_is_left(played: Callable[..., Played], library_of_all: Path) -> None:
@@ -168,14 +161,6 @@ def test_of_many_products_that_differ_in_one_layout_each_is_its_own(played: Call
     assert sorted(one.leading for one in seen if one.calls == one.taken == 1) == leading
 
 
-def test_of_many_descriptors_only_the_plain_product_is_taken(played: Callable[..., Played]) -> None:
-    unfit: list[dict[str, Any]] = [{"c": {"ld": 6 + more}} for more in range(1, 1200)]
-    unfit += [{"c": {}, "operation": {lt.BIAS: A + more}} for more in range(1, 1200)]
-    plain = matmul(beta=ONE, c={})
-    found = played(plain, *(matmul(beta=ONE, **one) for one in unfit), plain)
-    assert (len(found.launches), by_reason(found)) == (2, {MORE: len(unfit)})
-
-
 # Descriptors that came before are known, and others are told apart
 
 
@@ -206,15 +191,10 @@ def test_descriptors_that_came_before_are_not_asked_again(fakes: Path, narrow: P
     assert later == [first] * 2
 
 
-def test_operations_that_are_another_one_each_time_leave_room_for_others(played: Callable[..., Played]) -> None:
-    biased = [matmul(operation={lt.EPILOGUE: 4, lt.BIAS: 64 * at}) for at in range(1, 1500)]
-    assert len(played(*biased, matmul(), matmul()).launches) == 2
-
-
 def test_whatever_came_before_descriptors_are_told_apart(played: Callable[..., Played]) -> None:
     """Each kind is called twice, with other calls between, and with more kinds than are remembered."""
     rng = random.Random(3)
-    taken = [*({"n": 3 + n} for n in range(1200)), {}, {"C": C}]
+    taken: list[dict[str, Any]] = [*({"n": 3 + n} for n in range(1200)), {}, {"C": C}, {"c": {}, "beta": ONE}]
     cases = [*LEFT, *((changes, "") for changes in taken)] * 2
     rng.shuffle(cases)
     found = played(*(matmul(**changes) for changes, _ in cases))

@@ -98,7 +98,7 @@ def test_what_a_kernel_does_not_compute_as_cublaslt_would_is_left(played: Callab
     def is_known(operation: dict[int, int]) -> bool:
         return {(one, lt.OPERATION_BYTES.get(one, "i")) for one in operation} <= there
 
-    cases = [case for case in LEFT if is_known(case[0].get("operation", {}))]
+    cases = [case for case in LEFT if is_known(case[0].get("operation", {})) and str(lt.UNKNOWN) not in str(case[0])]
     cases.remove(({"k": -1}, lt.WRONG))  # for which no layout is made
     found = played(*(matmul(**changes) for changes, _ in cases))
     assert (found.launches, found.told) == ([], "")
