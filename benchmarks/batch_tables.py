@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.batches import LARGEST_SMALL, SKINNY
+from benchmarks.batches import LARGEST_SMALL
 from benchmarks.headline import markdown
 from tsm2_tune.generator.problem import Problem
 
 Row = Mapping[str, Any]
-HEADS = ("batches", "types", "count", "speed-up", "least", "over 3 % slower", "% of floor")
+HEADS = ("batches", "type", "count", "speed-up", "least", "over 3 % slower", "% of floor")
 SLOWER = 0.97
 
 
@@ -28,29 +28,33 @@ def read(paths: Iterable[Path]) -> dict[Problem, Row]:
     return found
 
 
-def kind(problem: Problem) -> tuple[str, str]:
-    """Return the kind of the batch, and its types, as the table's rows name them."""
+def kind(problem: Problem) -> tuple[int, str, str]:
+    """Return the place of the kind in the table, its name and the element type."""
     m, n, k, dtype = problem.m, problem.n, problem.k, problem.dtype_name
     if max(m, n, k) > LARGEST_SMALL:
         regime = "X^T X" if problem.is_gram else "L" if max(n, k) <= LARGEST_SMALL else "T" if k > max(m, n) else "R"
-        return f"stacks of {regime}", "f32, c64" if dtype in ("f32", "c64") else "f64, c128, bf16"
-    most = next(most for most in (8, 16, LARGEST_SMALL) if m <= most)
-    shape = f"n at most {SKINNY}" if n < k else "m = n = k"
-    return f"small, {shape}: up to {most}", "f32" if dtype == "f32" else "f64"
+        return 1, f"stacks of {regime}", dtype
+    part = next(place for place, most in enumerate((8, 16, LARGEST_SMALL)) if m <= most)
+    shape = f"n = {n}, m = k" if n < k else "m = n = k"
+    return 0, f"small, {shape} ({part})", dtype
 
 
 def table(found: Mapping[Problem, Row]) -> str:
-    """Return a Markdown table with a line for each kind, and one for all."""
-    kinds: dict[tuple[str, str], list[Row]] = {}
-    for problem, row in found.items():
-        kinds.setdefault(kind(problem), []).append(row)
-    small_first = sorted(kinds, key=lambda name: (name[0].startswith("stacks"), len(name[0]), name))
-    lines = [_line(*name, kinds[name]) for name in small_first]
+    """Return a Markdown table with a line for each kind and type, and one for all."""
+    kinds: dict[tuple[int, str, str], list[Problem]] = {}
+    for problem in found:
+        kinds.setdefault(kind(problem), []).append(problem)
+    lines = []
+    for (is_stack, name, dtype), problems in sorted(kinds.items()):
+        least, most = (of(problem.m for problem in problems) for of in (min, max))
+        extents = f"{least} to {most}" if least < most else f"{least}"
+        text = name if is_stack else f"{name[:-4]}: {extents}"
+        lines.append(_line(text, dtype, [found[problem] for problem in problems]))
     return markdown(HEADS, [*lines, _line("all", "", list(found.values()))], texts=HEADS[:2])
 
 
-def _line(batches: str, types: str, rows: list[Row]) -> tuple[str, ...]:
+def _line(batches: str, dtype: str, rows: list[Row]) -> tuple[str, ...]:
     gains = [row["x_cublas"] for row in rows]
     mean, slower = statistics.geometric_mean(gains), sum(gain < SLOWER for gain in gains)
     floor = statistics.mean(row["percent_of_floor"] for row in rows)
-    return batches, types, str(len(rows)), f"{mean:.2f}", f"{min(gains):.2f}", str(slower), f"{floor:.0f}"
+    return batches, dtype, str(len(rows)), f"{mean:.2f}", f"{min(gains):.2f}", str(slower), f"{floor:.0f}"

@@ -22,6 +22,7 @@ from tsm2_tune.generator import families
 from tsm2_tune.generator.configuration_text import format_value
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.generator.space.tunables import Declared, declared
 
@@ -83,19 +84,21 @@ def page(name: str, module: ModuleType) -> str:
 
 def said_of(family: Family[Any]) -> str:
     """Return the section of a family: its products, wins, tunables and an example."""
-    configs = list(islice(family.configurations(), MOST_LOOKED_AT))
-    count = f"over {MOST_LOOKED_AT:,}" if len(configs) == MOST_LOOKED_AT else f"{len(configs):,}"
+    configs, grids = list(islice(family.configurations(), MOST_LOOKED_AT)), list(family.grids())
+    is_cut_off = not grids and len(configs) == MOST_LOOKED_AT
+    count = sum(int(grid.every.sum()) for grid in grids) if grids else len(configs)
+    wins = " and ".join(won(family.name)) or "none"
     template = f"tsm2_tune/templates/{family.template}"
     facts = [
         f"- Element types: {', '.join(family.dtypes)}.",
         f"- Products: {'; '.join(f'{what} (`{op}`)' for op, what in computed(family))}.",
         *(["- It computes only batches."] if family.is_batched else []),
-        f"- Configurations before any rule: {count}.",
+        f"- Configurations before any rule: {'over ' if is_cut_off else ''}{count:,}.",
         f"- Template: [{family.template}](../../{template}).",
-        f"- Of the measured problems, this family is the fastest for {' and '.join(won(family.name)) or 'none'}.",
+        *([] if family.is_batched else [f"- Of the pretuned problems it is the fastest for {wins}."]),
         *(["- A search takes it only where `--family` names it."] if family.only_by_name else []),
     ]
-    tunables = "\n".join(row_of(one, configs) for one in declared(family.config_type))
+    tunables = "\n".join(row_of(one, configs, grids) for one in declared(family.config_type))
     table = f"| in a configuration | tunable | of the paper | values | meaning |\n|---|---|---|---|---|\n{tunables}"
     shown = f"```\ntsm2-tune source {shown_of(family, configs)}\n```"
     summary = family.summary[0].upper() + family.summary[1:]
@@ -120,9 +123,11 @@ def shown_of(family: Family[Any], configs: list[Any]) -> str:
     raise ValueError(f"{family.name} has no kernel")
 
 
-def row_of(one: Declared, configs: list[Any]) -> str:
-    """Return a tunable's row of the table."""
-    values = sorted({*one.tunable.late, *map(attrgetter(one.name), configs)})
+def row_of(one: Declared, configs: list[Any], grids: list[Grid[Any]]) -> str:
+    """Return a tunable's row of the table, with its values in the grids, or else in these configurations."""
+    in_configs = set(map(attrgetter(one.name), configs))
+    in_grids = (grid.values().get(one.name, in_configs) for grid in grids)
+    values = sorted({*one.tunable.late}.union(*in_grids) if grids else {*one.tunable.late, *in_configs})
     spelt = ", ".join(str(format_value(one, value)) for value in values)
     about = one.tunable.about + ("; launch data" if one.tunable.is_launch else "")
     if one.tunable.unit > 1:

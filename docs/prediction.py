@@ -97,7 +97,7 @@ VENDOR_TERMS: Terms = (
     ),
     (
         "vendor_rates_us",
-        "START_US + (VENDOR_ODD_LINES if lacks_vectors else 1) * sqrt(memory_us**2 + vendor_arithmetic_us**2)",
+        "START_US + (VENDOR_UNALIGNED_LINES if lacks_vectors else 1) * sqrt(memory_us**2 + vendor_arithmetic_us**2)",
         "us",
     ),
 )
@@ -241,9 +241,9 @@ class Example:
         extents = [there[name] for name in "mnk"]
         logs = [math.log(here["VENDOR_VECTOR_EXTENT"] if is_vendors and x == 1 and at < 2 else x)
                 for at, x in enumerate(extents)]  # fmt: skip
-        is_odd_at_one = there["lacks_vectors"] != here["lacks_vectors"]
+        lacks_at_one = there["lacks_vectors"] != here["lacks_vectors"]
         squares = sum((x - math.log(y)) ** 2 for x, y in zip(logs, SHAPE, strict=True))
-        distance = math.sqrt(squares + here["NO_VECTORS_APART"] * is_odd_at_one)
+        distance = math.sqrt(squares + here["NO_VECTORS_APART"] * lacks_at_one)
         without_start = rates_us - here["START_US"]
         share = without_start / (without_start + here["SHORT_BODY_US"])
         reduction = share + (1 - share) * min(rates_us / rates_us_here, 1)
@@ -303,14 +303,14 @@ def far_example(example: Example) -> str:
     match = example.chooser.match(Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn").record, example.device)
     us, vendor_us = match.expected_us or 0.0, match.vendor_us or 0.0
     assert match.is_vendor_chosen and vendor_us > us  # noqa: PT018
-    assert match.measured_at[0] % 2 != FAR_SHAPE[0] % 2 == 0, "the text says that only the measured lines are odd"
+    assert match.measured_at[0] % 2 != FAR_SHAPE[0] % 2 == 0, "only the measured lines are unaligned"
     needed = re.search(r"at least ([\d.]+) x", str(match))
     assert needed is not None
     m, n, k = FAR_SHAPE
     return (
         f"For {m}x{n}x{k} in {FAR_DTYPE} the kernel is predicted to take {us:.1f} us, and cuBLAS's routine"
         f" {vendor_us:.1f} us, a gain of {vendor_us / us:.2f}. The kernel's nearest measured shape,"
-        f" {'x'.join(map(str, match.measured_at))}, is at distance {match.distance:.1f}. Its lines are odd and"
+        f" {'x'.join(map(str, match.measured_at))}, is at distance {match.distance:.1f}. Its lines are unaligned and"
         f" the product's are not, so `least_gain` is {needed[1]}, and cuBLAS computes the product."
     )
 

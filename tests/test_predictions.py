@@ -108,7 +108,7 @@ def test_the_nearest_measured_time_counts_most() -> None:
     assert 1 < ratios[2] < 1.5
 
 
-def test_a_measured_time_with_odd_lines_counts_for_odd_lines() -> None:
+def test_a_measured_time_with_unaligned_lines_counts_for_unaligned_lines() -> None:
     odd, near = (20479, 8, 20479), [(20484, 8, 20484), (20483, 8, 20483)]
     twice = odd, 2 * best(SPLIT, R, 380.0, odd)[0]
     ratios = [best(SPLIT, R, 380.0, at, twice)[0] / best(SPLIT, R, 380.0, at)[0] for at in near]
@@ -252,7 +252,7 @@ def test_tiles_one_after_the_other_take_time_unless_pipelined() -> None:
         (True, "ttt", (64, 8, 4), {"lda_rows": 5, "ldb_rows": 8}, True),
     ],
 )
-def test_odd_lines_of_a_and_of_b_or_c_take_longer(
+def test_unaligned_lines_of_a_and_of_b_or_c_take_longer(
     of_c: bool, op: str, shape: Shape, lds: dict[str, int], odd: bool
 ) -> None:
     tilings = [replace(LOOPING[0], without_vectors=ratio, c_vector_bytes=16 * of_c) for ratio in (1.0, 2.0)]

@@ -54,7 +54,7 @@ def test_record_writes_what_shapes_takes(fakes: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, f"wrote {output}: 2 different products, 6 in all\n")
     assert json.loads(done.stdout)["statuses"] == [[0] * 6]
     text = output.read_text()
-    assert "600x2x3:f32:ttt  # 4 times, 4000.0 us in all, 66.7 %, gemm NN, odd lines\n" in text
+    assert "600x2x3:f32:ttt  # 4 times, 4000.0 us in all, 66.7 %, gemm NN, unaligned lines\n" in text
     found = problems_of(f"@{output}", "f32", "nn", "column")
     assert [one.text for one in found] == ["600x2x3:f32:ttt", "7x2x5000:c128:cn"]
 

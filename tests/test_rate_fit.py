@@ -58,7 +58,7 @@ def test_fitted_rates_predict_unseen_shapes_better(arithmetic: float, cached: fl
 
 
 @pytest.mark.parametrize("without_vectors", [1.0, 1.4, 2.4])
-def test_the_factor_for_odd_lines_is_found_if_some_are_odd(without_vectors: float) -> None:
+def test_the_factor_for_unaligned_lines_is_found_if_some_lack_vectors(without_vectors: float) -> None:
     true = replace(TILING, without_vectors=without_vectors)
     assert fitted(kernel(times_by(true, (WON, *OTHERS, *ODD))), RATES).without_vectors == pytest.approx(
         without_vectors, rel=0.2
@@ -67,7 +67,7 @@ def test_the_factor_for_odd_lines_is_found_if_some_are_odd(without_vectors: floa
         assert fitted(kernel(times_by(true, shapes)), RATES).without_vectors == TILING.without_vectors
 
 
-def test_short_times_leave_the_factor_for_odd_lines() -> None:
+def test_short_times_leave_the_factor_for_unaligned_lines() -> None:
     staged = replace(TILING, without_vectors=1.3)
     assert fitted(kernel([(shape, 5.0 + 1e-3 * shape[2]) for shape in SHORT], staged), RATES).without_vectors == 1.3
 

@@ -53,7 +53,7 @@ def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
         about = f"{count_of(one.calls, 'time')}, {one.total_us:.1f} us in all"
         if whole:
             about += f", {100 * one.total_us / whole:.1f} %"
-        about += f", {one.routine} {one.op}" + (", odd lines" if one.has_odd_lines else "")
+        about += f", {one.routine} {one.op}" + (", unaligned lines" if one.has_unaligned_lines else "")
         if one.captured:
             about += f", {one.captured} of them into a CUDA graph, whose launches are not counted"
         if problem is None or not is_computed(problem):

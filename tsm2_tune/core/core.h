@@ -4,10 +4,10 @@
    leading dimensions, strides and offsets in elements. No function allocates, keeps state, or calls CUDA or Python. An
    open pack is read-only, so any number of threads may use it at once.
 
-   A pack, which users know as a kernel table, is one block of bytes: a header and four tables (devices, kernels, times,
-   times of cuBLAS), which begin at multiples of 8 bytes; then its texts, each ended by a zero byte. Numbers are
-   little-endian. The block may come from anywhere: core_open checks all of it. An `index` without a noun is a
-   kernel's. */
+   A *pack* is what users know as a kernel table, not the file of trials that `tsm2-tune pack` writes. It is one block
+   of bytes: a header and four tables (devices, kernels, times, times of cuBLAS), which begin at multiples of 8 bytes;
+   then its texts, each ended by a zero byte. Numbers are little-endian. The block may come from anywhere: core_open
+   checks all of it. An `index` without a noun is a kernel's. */
 
 #ifndef TSM2_CORE_H
 #define TSM2_CORE_H
@@ -39,7 +39,7 @@ enum { CORE_A, CORE_B, CORE_C, CORE_MATRICES };
 enum core_batched {
     CORE_SINGLE,
     CORE_SHARED, /* `splits` blocks share the products of a batch: it is persistent, and has no workspace */
-    CORE_ONE_EACH, /* a block's z is the number of its product, and each product has a workspace of its own */
+    CORE_ONE_EACH, /* blockIdx.z is the product's index, and each product has a workspace of its own */
     CORE_BATCHED_KINDS
 };
 
@@ -76,12 +76,12 @@ struct core_rates {
 };
 
 /* A kernel, and its *own shape*: the shape for which it was exported. A *line* is a column of a column-major matrix,
-   or a row of a row-major matrix. *Odd lines* are several lines whose bytes are no multiple of a vector: then vectors
-   of all lines but the first are not aligned. For a kernel with k_of_vectors, lines with a rest after the last vector
-   are odd too. A kernel *cannot use vectors* for a product if A has odd lines for its loads, if C has odd lines for
-   its stores (B for its loads, if c_vector_bytes is 0), or if k exceeds k_of_vectors. A kernel's *body* is its time
-   without the start of the launch and without the addition of partial sums. An extent of 0 is unbounded, unless its
-   comment says otherwise. */
+   or a row of a row-major matrix. A matrix has *unaligned lines* if it has several lines, and the bytes of its leading
+   dimension are no multiple of a vector. For a kernel with k_of_vectors, lines are unaligned also if their own bytes are
+   no multiple. A kernel *cannot use vectors* for a product if A has unaligned lines for its loads, if C has unaligned
+   lines for its stores (B for its loads, if c_vector_bytes is 0), or if k exceeds k_of_vectors. A kernel's *body* is its
+   time without the start of the launch and without the addition of partial sums. An extent of 0 is unbounded, unless
+   its comment says otherwise. */
 struct core_kernel {
     int64_t m, n, k;
     int64_t batch;    /* products at its own shape: 1 if it is CORE_SINGLE, else at least 2 */
@@ -108,7 +108,7 @@ struct core_kernel {
     int32_t threads, smem_bytes; /* per block */
     int32_t rows_per_block;
     int32_t columns_per_block; /* 0: n */
-    int32_t splits; /* of k; if it is persistent, blocks of the grid */
+    int32_t splits; /* slices of k; of a persistent kernel, gridDim.x */
     int32_t flat_splits; /* the most splits whose partial sums are added up at once */
     int32_t is_persistent; /* its grid has `splits` blocks, which share all tiles */
     int32_t has_workspace; /* it has the parameters `partials` and `counters`; some kernels ignore them */
@@ -175,15 +175,15 @@ static inline const char *core_text(const struct core_pack *pack, uint32_t offse
 struct core_product {
     int64_t m, n, k;
     int64_t ld[CORE_MATRICES][CORE_ORDERS]; /* leading dimension in each storage order that the matrix has; else 0 */
-    int64_t strides[CORE_MATRICES]; /* from a matrix to that of the next product. 0: all have one matrix, not C */
+    int64_t strides[CORE_MATRICES]; /* from a matrix to that of the next product. 0: all products share it, A or B */
     int64_t batch_count; /* products; 1: then the strides do not count */
     int32_t type; /* enum core_type */
     int32_t conjugates[2];
     int32_t is_gram; /* B is A transposed, in the same memory */
     int32_t makes_c; /* C is allocated after the choice, in the kernel's order, and ld[CORE_C] is ignored. Kernels with
                         a column-major C are preferred, unless m or n is 1 */
-    int32_t leaves_out_shape; /* leave-one-out: kernels and times of this shape (m, n, k) and of its transpose
-                                 (n, m, k) are not used */
+    int32_t leaves_out_shape; /* leave-one-out: kernels and times of this shape (m, n, k and batch_count) and of its
+                                 transpose (n, m, k) are not used */
 };
 
 /* Return whether B is A transposed, in the same memory, if A and B have one address. */
@@ -204,8 +204,8 @@ struct core_product core_merged_product(const struct core_product *product, enum
 struct core_product core_transposed_product(const struct core_product *product);
 
 enum core_reason {
-    CORE_NO_KERNEL, /* no kernel has this type, these orders and conjugates */
-    CORE_TUNED, /* the kernel was tuned for this shape, and uses vectors as it did there */
+    CORE_NO_KERNEL, /* no kernel computes it: by its type, orders, conjugates, number of products or shared memory */
+    CORE_TUNED, /* the kernel was tuned for this shape and number of products, and uses vectors as it did there */
     CORE_PREDICTED, /* the kernel has the least predicted time */
     CORE_NEAREST /* no times can be predicted, and the kernel's own shape is the nearest */
 };
@@ -253,7 +253,7 @@ int core_contenders(const struct core_pack *pack, const struct core_product *pro
 
 /* Set `ld` and `index_bits` of a choice for another product, which differs from the choice's product only in leading
    dimensions. The widest vector that divides a leading dimension must be the same in both products, since the choice
-   depends on odd lines. */
+   depends on unaligned lines. */
 void core_set_leading_dimensions(const struct core_pack *pack, const struct core_product *product,
                                  struct core_choice *choice);
 

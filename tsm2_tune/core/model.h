@@ -31,7 +31,7 @@
 #define SHORT_BODY_US 50.0 /* if a measured shape takes this longer than START_US, half its log ratio counts for a long
                                product */
 #define VENDOR_RATE 0.7    /* share of the device's arithmetic rate that cuBLAS reaches */
-#define VENDOR_ODD_LINES 1.1 /* factor on cuBLAS's time without the start if A or B has odd lines */
+#define VENDOR_UNALIGNED_LINES 1.1 /* factor on cuBLAS's time without the start if A or B has unaligned lines */
 #define VENDOR_VECTOR_EXTENT 0.05 /* in distances, for an extent of 1: cuBLAS multiplies vectors by other routines */
 #define VENDOR_TILE_M 64.0 /* cuBLAS is modelled as if it padded m to a multiple of this */
 #define VENDOR_TILE_N 32.0 /* the same of n */
@@ -74,7 +74,7 @@ struct work {
     double memory_us; /* to move each operand and C once */
     double arithmetic_us; /* at the device's arithmetic rate, without padding; 0: unknown */
     double least_us; /* least predicted time of a kernel */
-    double lacks_vectors; /* 1 if the kernel cannot use vectors, else 0; of cuBLAS: if A or B has odd lines */
+    double lacks_vectors; /* 1 if the kernel cannot use vectors, else 0; of cuBLAS: if A or B has unaligned lines */
     int leaves_out_shape; /* as in core_product */
 };
 

@@ -50,18 +50,18 @@ static int is_whole(int64_t extent, int type, int32_t vector_bytes)
     return extent % vector_bytes * core_element_bytes(type) % vector_bytes == 0;
 }
 
-/* Return whether matrix x has odd lines: several lines (columns if it is column-major) whose leading dimension is no
-   multiple of a vector, or, without code for the rest of a line (`takes_rests` is 0), whose length is none. The matrix's
-   base address is not known. */
-static int has_odd_lines(const struct core_kernel *kernel, const struct core_product *product, int x,
-                         int32_t vector_bytes, int takes_rests)
+/* Return whether matrix x has unaligned lines: several lines (columns if it is column-major) whose leading dimension is
+   no multiple of a vector, or whose length is none, if the kernel has no code for the remainder of a line
+   (`takes_remainders` is 0). The matrix's base address is not known. */
+static int has_unaligned_lines(const struct core_kernel *kernel, const struct core_product *product, int x,
+                               int32_t vector_bytes, int takes_remainders)
 {
     const int64_t rows = x == CORE_B ? product->k : product->m, columns = x == CORE_A ? product->k : product->n;
     const int order = kernel->orders[x];
     const int64_t lines = order == CORE_ROW_MAJOR ? rows : columns, length = order == CORE_ROW_MAJOR ? columns : rows;
     const int is_contiguous = (x == CORE_C && product->makes_c) || product->ld[x][order] == 0;
     const int64_t ld = is_contiguous ? length : product->ld[x][order];
-    const int is_line_taken = takes_rests || is_whole(length, product->type, vector_bytes);
+    const int is_line_taken = takes_remainders || is_whole(length, product->type, vector_bytes);
     return lines > 1 && !(is_line_taken && is_whole(ld, product->type, vector_bytes));
 }
 
@@ -128,9 +128,9 @@ struct work work_of(const struct core_pack *pack, int index, const struct core_p
     const struct core_kernel *kernel = &pack->kernels[index];
     const int second = kernel->c_vector_bytes > 0 ? CORE_C : CORE_B;
     const int32_t second_bytes = kernel->c_vector_bytes > 0 ? kernel->c_vector_bytes : kernel->vector_bytes;
-    const int takes_rests = kernel->k_of_vectors == 0;
-    const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, kernel->vector_bytes, takes_rests) ||
-                              has_odd_lines(kernel, product, second, second_bytes, takes_rests) ||
+    const int takes_remainders = kernel->k_of_vectors == 0;
+    const int lacks_vectors = has_unaligned_lines(kernel, product, CORE_A, kernel->vector_bytes, takes_remainders) ||
+                              has_unaligned_lines(kernel, product, second, second_bytes, takes_remainders) ||
                               (double)product->k > extent_or_unbounded(kernel->k_of_vectors);
     return work_of_lines(pack, index, product, kernel->is_gram, lacks_vectors);
 }
@@ -138,8 +138,8 @@ struct work work_of(const struct core_pack *pack, int index, const struct core_p
 struct work vendor_work_of(const struct core_pack *pack, int index, const struct core_product *product)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, VECTOR_BYTES, 1) ||
-                              has_odd_lines(kernel, product, CORE_B, VECTOR_BYTES, 1);
+    const int lacks_vectors = has_unaligned_lines(kernel, product, CORE_A, VECTOR_BYTES, 1) ||
+                              has_unaligned_lines(kernel, product, CORE_B, VECTOR_BYTES, 1);
     return work_of_lines(pack, index, product, product->is_gram, lacks_vectors);
 }
 
@@ -545,7 +545,7 @@ double vendor_rates_us(const struct work *work)
         k = ceil(k / VENDOR_TILE_K) * VENDOR_TILE_K;
     }
     const double arithmetic = work->arithmetic_us / VENDOR_RATE * (m * n * k / (work->m * work->n * work->k));
-    return START_US + (work->lacks_vectors != 0 ? VENDOR_ODD_LINES : 1.0) * hypot(work->memory_us, arithmetic);
+    return START_US + (work->lacks_vectors != 0 ? VENDOR_UNALIGNED_LINES : 1.0) * hypot(work->memory_us, arithmetic);
 }
 
 struct work work_for_vendor_distance(struct work work)

@@ -156,7 +156,7 @@ class Seen:
         return f"{self.batches}*" * (self.batches != 1) + "x".join(map(str, self.shape))
 
     @property
-    def has_odd_lines(self) -> bool:
+    def has_unaligned_lines(self) -> bool:
         """Whether a leading dimension of A, B or C is not a multiple of 16 bytes."""
         size = DTYPES[self.dtype].element_bytes
         return any(ld * size % VECTOR_BYTES for ld in self.leading)

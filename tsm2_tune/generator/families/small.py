@@ -1,14 +1,14 @@
-"""A batch of small products: a block computes many products, and several threads compute each product.
+"""A batch of small products: a block computes many products, and one or more threads compute each product.
 
-A block computes groups of products, one after another. It copies the operands of a group to shared memory, in vectors
-if the matrices are contiguous, so that accesses to global memory cover whole sectors although a product has few
-elements. A thread computes a tile of one product. The sums pass through shared memory for the same reason, unless the
-elements of a tile form vectors of C, which threads can write themselves.
+A *group* is the products whose operands are in shared memory at once. A block computes groups, one after another. If
+the matrices are contiguous, it copies them in vectors, so that its reads cover whole sectors although a product has
+few elements. A thread computes a tile of one C. If the elements of the tile are vectors of C, the thread may write
+them. Otherwise the sums go through shared memory, so that writes cover whole sectors, too.
 
-The bytes of shared memory are a tunable. The kernel computes from them and from m, n and k how many products a group
-has, so one kernel serves every small shape. For the extents for which it was tuned it has code of its own, whose
-loops, offsets and vectors the compiler knows: 500,000 products of 8 x 8 x 8 (f32) then take 104 us on an H200, not
-146 us.
+The bytes of shared memory are a tunable. From them and from m, n and k the kernel computes how many products a group
+has. So one kernel computes every shape of which a product fits. For the extents for which it was tuned it has code of
+its own, whose loops, offsets and vectors the compiler knows. One configuration takes 104 us for 500,000 products of
+8 x 8 x 8 (f32) on an H200 with code for them, and 146 us without (benchmarks/results/h200-small-extents.json).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ FIRST_BLOCKS = (
 OwnExtent = Annotated[
     int,
     Tunable(
-        "an extent for which the kernel has code of its own; 0: none. It computes others by general code",
+        "extent of the tuned shape, for which the kernel has code of its own; 0: none, so all code is general",
         word="extents",
         is_constant=False,
     ),

@@ -65,6 +65,13 @@ class Grid(Generic[C]):
             every &= self.answers(names.split(), condition, every)
         return every
 
+    def values(self) -> dict[str, set[Any]]:
+        """Return the values that each tunable of an axis has in the grid's configurations."""
+        every, axes = self.every, range(self.every.ndim)
+        used = [every.any(axis=tuple(other for other in axes if other != axis)) for axis in axes]
+        named = zip(declared(self._config_type), self._values, strict=False)
+        return {one.name: set(values[used[axis]]) for one, (axis, values) in named}
+
     def holds(self, config: KernelConfig) -> bool:
         """Return whether the configuration is in the grid. Tunables that are no axis may have any value."""
         return (

@@ -193,7 +193,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         *WIDE_SPLIT_RULES,
     )
     moved_as_doubles = ()
-    without_vectors = 1.0  # no penalty for odd lines across k: they are copied as one contiguous piece
+    without_vectors = 1.0  # no penalty for unaligned lines across k: they are copied as one contiguous piece
     config_type = InnerFmaRingConfig
 
     def grids(self) -> Iterable[Grid[InnerFmaRingConfig]]:

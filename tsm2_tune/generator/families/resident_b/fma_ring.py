@@ -186,7 +186,7 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         ),
         *PERSISTENT_RULES,
     )
-    without_vectors = 1.0  # no penalty: the kernel is made for odd lines
+    without_vectors = 1.0  # no penalty: the kernel is made for unaligned lines
     config_type = ResidentBFmaRingConfig
 
     def grids(self) -> Iterable[Grid[ResidentBFmaRingConfig]]:

@@ -58,7 +58,7 @@ WIDE_TILES = ((8, 4), (8, 2), (8, 8))
 SMALL_WIDE_TILES = ((8, 1), (2, 1), (4, 1))
 SMALL_TILES = ((4, 1), (2, 1), (8, 1), (4, 2))
 LONG_ROW_BYTES = 128
-WITHOUT_VECTORS = 2.8  # measured over expected time of 11 shapes with odd lines on an H200, mean of 1.2 to 5.7
+WITHOUT_VECTORS = 2.8  # measured over expected time of 11 shapes with unaligned lines on an H200, mean of 1.2 to 5.7
 WIDE = 4  # the least n / k of a C that takes nearly all of the memory traffic
 
 
