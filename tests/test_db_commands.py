@@ -27,9 +27,6 @@ pytestmark = pytest.mark.usefixtures("session_cache")
 NEVER: dict[str, Any] = {"measurement": None, "full_verdict": None}
 
 
-# Merging
-
-
 @pytest.fixture
 def three(tmp_path: Path) -> list[Path]:
     """Databases of two GPUs with trials of all kinds; of one configuration two of them contradict each other."""
@@ -101,9 +98,6 @@ def test_where_one_is_refused_for_what_it_is_nothing_is_added(three: list[Path],
     found = run("db", "merge", str(three[0]), str(three[2]), "--db", str(into))
     assert (found.exit_code, found.stdout.count("\n"), "c.db" in found.stderr) == (2, 1, True)
     assert facts(into) == facts(three[0])
-
-
-# Vacuuming
 
 
 def test_what_nothing_needs_is_removed_and_its_room_given_back(path: Path) -> None:
@@ -254,9 +248,6 @@ def test_no_copy_is_kept_of_what_another_program_has_migrated(path: Path, monkey
     found = run("db", "migrate", "--keep", "--db", str(path))
     assert (found.exit_code, "no copy of the old database was kept" in found.stderr) == (2, True)
     assert set(path.parent.iterdir()) == {path}
-
-
-# Quarantine
 
 
 @pytest.mark.slow

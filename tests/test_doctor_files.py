@@ -223,9 +223,6 @@ def test_a_standby_is_a_problem(session_folder: Path) -> None:
         assert "was refused by PostgreSQL" in refused(address)
 
 
-# The verdict
-
-
 @pytest.mark.parametrize(
     ("probe", "device", "state"),
     [

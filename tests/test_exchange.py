@@ -64,9 +64,6 @@ def tuned(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copy(made, tmp_path / "tuned.db"))
 
 
-# Documents
-
-
 def test_t4_has_every_trial_with_its_outcome_and_times() -> None:
     found = DOCUMENTS[T4](entry())
     by_text = {str(sorted(one["configuration"].items())): one for one in found["results"]}
@@ -225,9 +222,6 @@ def test_a_damaged_text_is_refused(what: str, good: dict[str, Any], tmp_path: Pa
         parse_file(file)
     assert len(str(refused.value)) < 1000
     assert str(refused.value).isprintable()
-
-
-# Files of a database
 
 
 def test_a_file_has_one_problem_and_a_cache_one_family(tuned: Path) -> None:

@@ -46,9 +46,6 @@ def exported(form: str, path: Path) -> str:
     return result.output
 
 
-# Beside the file
-
-
 @pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda place: os.symlink("elsewhere", place)])
 def test_file_beside_it_is_regular(one_trial_database: Path, suffix: str, make: Callable[[str], None]) -> None:
@@ -75,9 +72,6 @@ def test_a_journal_of_a_killed_run_is_rolled_back(one_trial_database: Path) -> N
     journal = half_written(one_trial_database)
     assert run("best", "--db", str(one_trial_database)).output == shown
     assert not journal.exists()
-
-
-# Kernels
 
 
 def test_a_planted_text_or_comment_is_not_exported(one_trial_database: Path) -> None:
@@ -134,9 +128,6 @@ def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path, one_trial
             history.tried()
         store.supersede(GPU, PROBLEM, BASIS)
     assert plain_sql(path, "SELECT superseded FROM trial") == [(1,)]
-
-
-# Rows
 
 
 @pytest.mark.parametrize("value", ["x", 1.5, math.inf, -5, b"\0"])

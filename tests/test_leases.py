@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, create_engine
-from sqlalchemy.pool import StaticPool
 
 from tests.fabricated import GPU, PROBLEM, configuration, plain_sql
 from tests.servers import asked, wait_until
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs import owners
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, LEASE_SECONDS, Leases
 
 OTHER = replace(PROBLEM, m=PROBLEM.m + 1)
 C128, C256 = configuration(128).text, configuration(256).text
-ACTS = (
-    ("take", "look") * 8 + ("try",) * 3 + ("die",) * 2 + ("end a trial", "release", "renew", "clear", "wait", "end")
-)
 
 
 @pytest.fixture
@@ -63,149 +52,79 @@ def rows(path: Path, columns: str = "owner, config, suspect, deaths") -> list[tu
     return plain_sql(path, f"SELECT {columns} FROM lease ORDER BY problem")
 
 
-class Machine(Database):
-    """A database in memory, with a clock."""
-
-    def __init__(self) -> None:
-        engine = create_engine("sqlite://", poolclass=StaticPool)
-        schema.lease.create(engine)
-        super().__init__(Path("memory"), engine)
-        self.clock = 1000.0
-
-    @contextmanager
-    def transaction(self, *, writes: bool = False, about: Any = (), durable: bool = True) -> Iterator[Connection]:
-        with self._engine.begin() as connection:
-            yield connection
-
-    def now(self, connection: Connection) -> float:
-        return self.clock
-
-
-@dataclass
-class Row:
-    """The expected values of a row of the table of leases."""
-
-    owner: str
-    expires_at: float
-    config: str | None = None
-    suspect: str | None = None
-    deaths: int = 0
+def test_deaths_in_a_row_at_a_configuration_are_counted(ours: Leases, theirs: Leases, path: Path) -> None:
+    """The runs die in turn, and each takes over from the other."""
+    assert ours.take(PROBLEM)
+    run, other = ours, theirs
+    for config, suspect, deaths in (
+        (C128, C128, 1), (C128, C128, 2), (None, C128, 2), (C128, C128, 3), (C256, C256, 1),
+    ):  # fmt: skip
+        run.record_current(PROBLEM, config)
+        run.look()
+        assert rows(path, "config") == [(None,)], "its trial has not lasted yet"
+        run.look()
+        assert rows(path, "config") == [(config,)]
+        plain_sql(path, "UPDATE lease SET owner = ?", dead(run.owner))
+        assert other.take(PROBLEM)
+        assert rows(path) == [(other.owner, None, suspect, deaths)]
+        is_deadly = deaths >= DEATHS_UNTIL_QUARANTINE
+        assert other.config_to_quarantine(PROBLEM) == (suspect if is_deadly else None)
+        assert run.config_to_quarantine(PROBLEM) is None, "it has lost the problem"
+        run, other = other, run
+    other.clear_deaths(PROBLEM)
+    assert rows(path) == [(run.owner, None, C256, 1)]
+    run.clear_deaths(PROBLEM)
+    assert rows(path) == [(run.owner, None, None, 0)]
 
 
-class Plain:
-    """Leases, computed without a database."""
-
-    def __init__(self) -> None:
-        self.rows = dict[tuple[str, str], Row]()
-        self.living = set[str]()
-
-    def is_free(self, row: Row, now: float) -> bool:
-        return row.owner not in self.living or row.expires_at <= now
-
-    def take(self, key: tuple[str, str], owner: str, now: float) -> bool:
-        row = self.rows.setdefault(key, Row(owner, now))
-        if row.owner != owner:
-            if not self.is_free(row, now):
-                return False
-            if row.config is not None:
-                row.deaths = row.deaths + 1 if row.suspect == row.config else 1
-                row.suspect = row.config
-            row.owner, row.config = owner, None
-        row.expires_at = now + LEASE_SECONDS
-        return True
-
-    def release(self, owner: str, *keys: tuple[str, str]) -> None:
-        for key in keys or tuple(self.rows):
-            row = self.rows.get(key)
-            if row is None or row.owner != owner:
-                continue
-            row.owner = ""
-            if not row.deaths or row.suspect == row.config:
-                del self.rows[key]
-            row.config = None
-
-    def record(self, key: tuple[str, str], owner: str, config: str | None, ended: str | None) -> None:
-        row = self.rows.get(key)
-        if row is not None and row.owner == owner:
-            if ended is not None and row.suspect == ended:
-                row.suspect, row.deaths = None, 0
-            row.config = config
+def test_row_names_one_configuration_until_its_trial_ends(ours: Leases, path: Path) -> None:
+    """Though two workers try configurations. Who survives the suspect clears it."""
+    assert ours.take(PROBLEM)
+    plain_sql(path, f"UPDATE lease SET suspect = '{C128}', deaths = 2")
+    for worker, config in enumerate((C128, C256)):
+        ours.record_current(PROBLEM, config, worker=worker)
+    for _ in range(3):
+        ours.look()
+    assert rows(path) == [(ours.owner, C128, C128, 2)]
+    ours.record_current(PROBLEM, None, worker=0)
+    ours.look()
+    assert rows(path) == [(ours.owner, C256, None, 0)]
+    plain_sql(path, "UPDATE lease SET expires_at = 1.0")
+    assert ours.take(PROBLEM), "late, but alive"
+    assert rows(path) == [(ours.owner, C256, None, 0)]
+    assert ours.holder(PROBLEM) == "", "no other run"
+    ours.record_current(PROBLEM, None, worker=1)
+    ours.look()
+    assert rows(path) == [(ours.owner, None, None, 0)]
+    ours.record_current(PROBLEM, C128, worker=0)
+    ours.release(PROBLEM)
+    assert rows(path) == []
+    assert ours.take(PROBLEM)
+    for _ in range(2):
+        ours.look()
+    assert rows(path) == [(ours.owner, None, None, 0)], "nothing is tried any more"
 
 
-@dataclass(eq=False)
-class Tuning:
-    """A run, and what it tries: a configuration of each problem by two workers, and for how many looks."""
-
-    leases: Leases
-    tries: dict[tuple[Problem, int], tuple[str, int]] = field(default_factory=dict)
-    recorded: dict[Problem, str | None] = field(default_factory=dict)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_leases_are_those_of_a_plain_computation(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    chance, machine, plain, runs = random.Random(seed), Machine(), Plain(), list[Tuning]()
-    monkeypatch.setattr(owners, "may_live", lambda owner: owner in plain.living)
-    for _ in range(600):
-        while len(runs) < 3:
-            runs.append(Tuning(Leases(machine, chance.choice((GPU, GPU, "Tesla K40c")))))
-            plain.living.add(runs[-1].leases.owner)
-        run, problem = chance.choice(runs), chance.choice((PROBLEM, OTHER))
-        ours, owner, key = run.leases, run.leases.owner, (run.leases.device_name, problem.text)
-        tried, act = (problem, chance.randrange(2)), chance.choice(ACTS)
-        if act == "take":
-            is_over = key in plain.rows and plain.rows[key].owner != owner
-            is_ours = plain.take(key, owner, machine.clock)
-            assert ours.take(problem) is is_ours
-            if is_over and is_ours:
-                run.recorded.pop(problem, None)
-        elif act == "try":
-            config = chance.choice((C128, C128, C128, C256))
-            ours.record_current(problem, config, worker=tried[1])
-            run.tries[tried] = config, 0
-        elif act == "end a trial":
-            ours.record_current(problem, None, worker=tried[1])
-            run.tries.pop(tried, None)
-        elif act == "look":
-            ours.look()
-            for of in (PROBLEM, OTHER):
-                long = [config for (one, _), (config, looks) in run.tries.items() if one == of and looks]
-                if (ended := run.recorded.get(of)) not in long:
-                    run.recorded[of] = long[0] if long else None
-                    plain.record((ours.device_name, of.text), owner, run.recorded[of], ended)
-            run.tries = {one: (config, looks + 1) for one, (config, looks) in run.tries.items()}
-        elif act == "release":
-            ours.release(problem)
-            run.tries = {one: tries for one, tries in run.tries.items() if one[0] != problem}
-            plain.release(owner, key)
-        elif act == "renew":
-            ours.renew()
-            for row in plain.rows.values():
-                row.expires_at = machine.clock + LEASE_SECONDS if row.owner == owner else row.expires_at
-        elif act == "clear":
-            ours.clear_deaths(problem)
-            if key in plain.rows and plain.rows[key].owner == owner:
-                plain.rows[key].suspect, plain.rows[key].deaths = None, 0
-        elif act == "wait":
-            machine.clock += chance.choice((1.0, 30.0, 59.0))
-        else:
-            runs.remove(run)
-            plain.living.remove(owner)
-            if act == "end":
-                ours._thread = threading.Thread()
-                with ours:
-                    pass
-                plain.release(owner)
-        stored = [tuple[Any, ...](row.values()) for row in machine.rows(schema.lease.select())]
-        assert {one[:2]: Row(*one[2:]) for one in stored} == plain.rows
-        row = plain.rows.get(key, Row("", 0.0))
-        is_deadly = row.owner == owner and row.deaths >= DEATHS_UNTIL_QUARANTINE
-        assert ours.config_to_quarantine(problem) == (row.suspect if is_deadly else None)
-        is_held = row.owner != owner and not plain.is_free(row, machine.clock)
-        assert ours.holder(problem) == (f"process {os.getpid()}" if is_held else "")
-
-
-# Who has a problem
+@pytest.mark.parametrize(
+    ("config", "suspect", "deaths", "is_kept"),
+    [(None, C128, 1, True), (C256, C128, 2, True), (C128, C128, 1, False), (C128, None, 0, False)],
+)
+def test_release_keeps_a_suspect_that_was_not_survived(
+    config: str | None, suspect: str | None, deaths: int, is_kept: bool, ours: Leases, theirs: Leases, path: Path
+) -> None:
+    assert ours.take(PROBLEM)
+    assert theirs.take(OTHER)
+    assert Leases(ours.database, "Tesla K40c").take(PROBLEM), "the problem of another device"
+    update = "UPDATE lease SET config = ?, suspect = ?, deaths = ? WHERE owner = ?"
+    plain_sql(path, update, config, suspect, deaths, ours.owner)
+    plain_sql(path, "UPDATE lease SET expires_at = 1.0")
+    ours.renew()
+    assert plain_sql(path, "SELECT owner FROM lease WHERE expires_at > 1.0") == [(ours.owner,)]
+    plain_sql(path, "DELETE FROM lease WHERE device_name <> ?", GPU)
+    theirs.release(PROBLEM)
+    assert len(rows(path)) == 2
+    ours.release(PROBLEM)
+    assert rows(path) == [*[("", None, suspect, deaths)] * is_kept, (theirs.owner, None, None, 0)]
 
 
 @pytest.mark.parametrize(
@@ -269,6 +188,7 @@ def test_thread_renews_and_records(store: Store, path: Path) -> None:
         run.record_current(PROBLEM, C128)
         plain_sql(path, "UPDATE lease SET expires_at = 1.0")
         wait_until(lambda: rows(path, "expires_at > 1.0, config") == [(1, C128)])
+    assert rows(path) == []
 
 
 def test_a_zombie_has_no_lease() -> None:

@@ -228,9 +228,6 @@ def test_first_line_waits_for_no_compiler(tmp_path: Path) -> None:
             started.terminate()
 
 
-# Several runs
-
-
 A, B = "GPU 0", "GPU 1"
 DIES = RunEnded(B, "its process was killed by SIGKILL")
 

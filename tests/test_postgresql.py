@@ -145,9 +145,6 @@ def test_an_address_may_name_its_schema(server: TestServer, address: str, path: 
     assert asked(address, "SELECT * FROM pg_tables WHERE schemaname = 'public'") == []
 
 
-# Refusals
-
-
 def refusal(name: str, *, create: bool = False) -> str:
     with pytest.raises(StoreError) as refused, Store.open(name, create=create):
         pass
@@ -211,9 +208,6 @@ def test_without_the_driver_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         tsm2_tune.best("postgresql://u:p@h/d")
 
 
-# The password
-
-
 @pytest.fixture
 def secretive(server: TestServer) -> str:
     """A database that only a password opens."""
@@ -275,9 +269,6 @@ def test_a_wrong_password_is_not_shown(secretive: str) -> None:
     assert "cannot be reached" in why
     assert "password authentication failed" in why
     assert SECRET not in why
-
-
-# Commands of a database
 
 
 @pytest.mark.usefixtures("impatient")

@@ -32,7 +32,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import loader
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, TimeLimits, Trial, Verdict
+from tsm2_tune.tuner.results.trial import LoadedResources, Measurement, Outcome, TimeLimits, Trial, Verdict
 
 RUN, ISM2, FAMILIES = tuning_run(), Ism2Config(1, 128, 4, 4, 2), ("tsm2", "ism2")
 TODAY = FAMILIES, BASIS
@@ -173,9 +173,6 @@ def test_a_trial_that_contradicts_itself_cannot_win_and_a_final_needs_its_trial(
     assert store.history(GPU, PROBLEM, *TODAY).final_configs() == frozenset()  # nothing of it was kept
 
 
-# Restarts
-
-
 def test_the_file_itself_refuses_a_double_and_its_view_answers_a_plain_sqlite3(store: Store, path: Path) -> None:
     store.add_trial(RUN, trial(500))
     rows = plain_sql(
@@ -217,14 +214,6 @@ def test_a_repeated_trial_has_the_longer_limits_and_the_sum_of_durations(path: P
     assert (found.limits, found.total_seconds) == (TimeLimits(60.0, 20.0), 7.0)
 
 
-def test_only_trials_of_the_device_are_counted_as_tuned(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        for run in (RUN, tuning_run("another")):
-            store.add_trial(run, trial(500.0, is_between=True))
-        store.count_as_tuned(GPU, PROBLEM, Cache.CLEAN)
-    assert plain_sql(path, "SELECT is_between FROM trial ORDER BY id") == [(0,), (1,)]
-
-
 def test_many_winners_are_those_that_are_read_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each with its own samples and vendor's times, in the order of the rows, a few at a time."""
     monkeypatch.setattr(loader, "MOST_TRIALS", 2)
@@ -244,9 +233,6 @@ def test_many_winners_are_those_that_are_read_alone(store: Store, monkeypatch: p
     assert store.rows(ids) == [store.row(trial_id) for trial_id in ids]
     assert store.best(omit={(GPU, row.problem) for row in rows[1:]}) == rows[:1]
     assert store.best(omit={("another device", rows[0].problem)}) == rows
-
-
-# Which of several times counts
 
 
 def test_an_export_has_the_time_of_the_last_final(store: Store, path: Path) -> None:

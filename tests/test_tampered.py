@@ -6,10 +6,6 @@ test_hostile_rows.py has every value of every column.
 
 from __future__ import annotations
 
-import ast
-import base64
-import json
-import lzma
 import os
 import random
 import time
@@ -24,10 +20,19 @@ from typing import Any, cast
 import pytest
 
 from tests.command import run
-from tests.fabricated import GPU, configuration, downgrade, measurement, plain_sql, source_text, vendor_measurement
+from tests.fabricated import (
+    GPU,
+    configuration,
+    downgrade,
+    imported,
+    measurement,
+    plain_sql,
+    source_text,
+    vendor_measurement,
+)
 from tests.hostile import refusal_of
 from tests.reported import Page
-from tests.simulated import RUN, TARGET
+from tests.simulated import COMPILES_NOTHING, RUN, TARGET
 from tests.tampering import EVIL, FAMILIES, SKINNY, good_database, plant, planted
 from tsm2_tune.generator.config import KernelConfig, Launch, family_name_in
 from tsm2_tune.generator.device.cards import PROFILES
@@ -79,38 +84,23 @@ def read(path: Path, rng: random.Random) -> str:
     if refusal_of(command, result):
         return "refused"
     if "module" in command:
-        check_module(result.stdout)
+        check_module(result.stdout, path.parent)
     if "report" in command:
         Page(result.stdout)
     return "read"
 
 
-def check_module(text: str) -> None:
+def check_module(text: str, folder: Path) -> None:
     """AssertionError where the exported module has a kernel, or a launch, that this program does not render."""
-    found: dict[str, ast.expr] = {}
-    for one in ast.parse(text).body:
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
-            found[one.targets[0].id] = one.value
-    rows, kernels = (array_in(found[name]) for name in ("WINNERS", "KERNELS"))
-    places = {digest: place for digest, *place in kernels}
-    blocks = [lzma.decompress(base64.b64decode(block)) for block in ast.literal_eval(found["BLOCKS"])]
-    for row in rows:
-        problem, config = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]), parse_config(row["config"])
-        if config is None or not family_named(config.family).has(config, problem):
-            raise AssertionError(f"the module has {row['config']}")
+    module = imported(text, folder)
+    for row in module.WINNERS:
+        problem, config = Problem(row.m, row.n, row.k, row.dtype, row.op), parse_config(row.config)
+        assert config is not None
+        assert family_named(config.family).has(config, problem)
         source = render(problem, config)
-        _, block, start, end = places[row["digest"]]
-        text = blocks[block][start:end].decode()
-        if (text, row["kernel"], row["launch"]) != (source.text, source.kernel, asdict(source.launch)):
-            raise AssertionError(f"the module has another kernel of {row['config']}")
-    if len(kernels) > len(rows):
-        raise AssertionError("the module has a kernel of no winner")
-
-
-def array_in(expression: ast.expr) -> Any:
-    """Return the JSON array that the expression reads."""
-    constants = [one.value for one in ast.walk(expression) if isinstance(one, ast.Constant)]
-    return next(json.loads(text) for text in constants if isinstance(text, str) and text.startswith("["))
+        own = (source.text, source.kernel, asdict(source.launch))
+        assert (module.text_of(row), row.kernel, asdict(row.launch)) == own
+    assert len(module.KERNELS) <= len(module.WINNERS)
 
 
 class Compiling(Tuner):
@@ -118,27 +108,12 @@ class Compiling(Tuner):
 
     def __init__(self, problem: Problem) -> None:
         self.target, self.options, self.phases = TARGET, Options(max_trials=9, vendor=True), PhaseTimer()
-        self.clock = RunningClock()
-        self._compilers = cast(
-            Compilers,
-            SimpleNamespace(
-                support=lambda *_: __file__,
-                begin_support=lambda _: None,
-                begin=self._begun_text,
-                finish=self._binary,
-                files=lambda *paths: paths,
-            ),
-        )
-        self._ceilings, self._problem = RUN.ceilings, problem
-        self._worker = cast(
-            Worker,
-            SimpleNamespace(
-                attempt=self._attempt,
-                send_ahead=lambda _: None,
-                time_finalists=self._time_finalists,
-                vendor=lambda: LIBRARIES,
-            ),
-        )
+        self.clock, self._ceilings, self._problem = RunningClock(), RUN.ceilings, problem
+        own = {"begin": self._begun_text, "finish": self._binary}
+        self._compilers = cast(Compilers, SimpleNamespace(**vars(COMPILES_NOTHING) | own))
+        asked = {"attempt": self._attempt, "time_finalists": self._time_finalists}
+        told = {"send_ahead": lambda _: None, "vendor": lambda: LIBRARIES}
+        self._worker = cast(Worker, SimpleNamespace(**asked, **told))
         self.compiled: dict[str, set[tuple[str, Launch]]] = {}  # by digest: entry points and launches
 
     def _begun_text(self, source: KernelSource) -> Future[Any]:
