@@ -17,7 +17,7 @@ from tests.cublas_program import WIDE
 from tests.kept_objects import kept
 from tests.library_calls import InProcess
 from tests.library_calls import play as play_library
-from tests.lt_calls import MATMUL, NO_KERNEL
+from tests.lt_calls import MATMUL
 from tests.on_host import IN_C
 from tests.quick import FOLDER_VARIABLE
 from tests.standin_calls import Played, by_reason, gemm, of_the_program, play, ways_to_ask
@@ -128,12 +128,6 @@ def test_graphs_have_a_gibibyte_of_workspaces(played: Plays) -> None:
     assert by_reason(found) == {NOT_CAPTURED: 11 - len(allocated)}
 
 
-def test_without_memory_a_captured_product_is_left(played: Plays) -> None:
-    captured = [["fake_memory", 0], ["fake_capture", 7], SPLIT, ["fake_capture", 0]]
-    found = played(*on_streams([7]), *captured, SPLIT)
-    assert (len(found.launches), by_reason(found)) == (2, {NOT_CAPTURED: 1})
-
-
 def test_threads_have_their_streams(fakes: Path, pack: Path) -> None:
     own = [SPLIT, gemm(), gemm("cublasDgemm_v2")] * 60
     played = play(fakes, *([["cublasSetStream_v2", stream], *own] for stream in range(3, 11)), pack=pack)
@@ -173,11 +167,6 @@ def test_a_pack_that_is_none_is_told_once(fakes: Path, tmp_path: Path, what: str
     assert played.told.startswith("tsm2-tune: all products are left to cuBLAS: ")
     assert (played.told.count("\n"), str(path) in played.told, len(played.left)) == (1, True, 5)
     assert by_reason(played) == {"no library of kernels is loaded": 3}
-
-
-def test_another_gpu_leaves_all_to_cublas(played: Plays) -> None:
-    found = played(["fake_device", "NVIDIA A100", 8, 0], gemm())
-    assert (by_reason(found), found.told) == ({NO_KERNEL: 1}, "")
 
 
 # The journal

@@ -139,12 +139,6 @@ def test_the_modes_of_a_type_that_round_as_kernels_do(played: Callable[..., Play
     assert len(found.launches) == sum(taken for *_, taken in calls)
 
 
-def test_matrices_that_lie_side_by_side_do_not_overlap(played: Callable[..., Played]) -> None:
-    gap = gemm(transa=1, m=6, n=2, k=3, lda=5, C=A + 4 * (5 * 5 + 3))  # A has no gap behind its last column
-    found = played(gemm(C=A + 4 * 18), gemm(C=B - 4 * 12), gemm(C=B + 4 * 6), gap)
-    assert (len(found.launches), by_reason(found)) == (4, {})
-
-
 def test_a_kernel_that_cannot_be_started_is_tried_three_times(played: Callable[..., Played]) -> None:
     failing = ["fake_fail", "cuLaunchKernel", 700], *[gemm()] * 5, ["fake_fail", "", 0], gemm()
     found = played(*failing, gemm("cublasDgemm_v2"))
@@ -154,25 +148,31 @@ def test_a_kernel_that_cannot_be_started_is_tried_three_times(played: Callable[.
     assert len(played(failing[0], *failing[-3:]).launches) == 1
 
 
-def test_a_choice_that_fails_does_not_decide_for_others(played: Callable[..., Played]) -> None:
-    """The kernel of the first could not be loaded."""
-    found = played(["fake_fail", "cuModuleLoadData", 2], gemm(), ["fake_fail", "", 0], gemm())
-    assert (len(found.launches), len(of_the_program(found.left))) == (1, 1)
+SPLIT = gemm(m=70, n=9, k=3, transa=1)  # by a kernel that splits k
+GAP = gemm(transa=1, lda=5, C=A + 4 * (5 * 5 + 3))  # A has no gap behind its last column
+OTHERS: dict[str, tuple[list[Any], int, dict[str, int]]] = {  # steps, launches, and what was left for which reason
+    "matrices side by side": ([gemm(C=A + 4 * 18), gemm(C=B - 4 * 12), gemm(C=B + 4 * 6), GAP], 4, {}),
+    "a kernel that was not loaded decides for no other call": (
+        [["fake_fail", "cuModuleLoadData", 2], gemm(), ["fake_fail", "", 0], gemm()],
+        1, {"the kernel could not be started": 1}),
+    "no memory for a workspace": (
+        [["fake_memory", 0], *[SPLIT] * 4, ["fake_memory", 1 << 30], SPLIT], 1, {"no memory for a workspace": 4}),
+    "no memory for a graph": (
+        [["cublasSetStream_v2", 7], SPLIT, ["fake_memory", 0], ["fake_capture", 7], SPLIT,
+         ["fake_capture", 0], SPLIT], 2, {"captured, and the kernel is not loaded, or has no workspace": 1}),
+    "a complex factor is 0 by both parts": (
+        [gemm(f"cublas{letter}gemm_v2", alpha=alpha) for letter in "CZ" for alpha in ([0.0, 2.0], [2.0, 0.0], ZERO)],
+        4, {WRONG: 2}),
+    "another GPU": ([["fake_device", "NVIDIA A100", 8, 0], gemm()], 0, {NO_KERNEL: 1}),
+}  # fmt: skip
 
 
-def test_without_memory_for_a_workspace_a_product_is_left(played: Callable[..., Played]) -> None:
-    split = gemm(m=70, n=9, k=3, transa=1)
-    found = played(["fake_memory", 0], *[split] * 4, ["fake_memory", 1 << 30], split)
-    assert (by_reason(found), len(found.launches)) == ({"no memory for a workspace": 4}, 1)
-
-
-def test_a_complex_factor_is_zero_by_both_parts(played: Callable[..., Played]) -> None:
-    factors = [[0.0, 2.0], [2.0, 0.0], ZERO]
-    found = played(*(gemm(f"cublas{letter}gemm_v2", alpha=alpha) for letter in "CZ" for alpha in factors))
-    assert (len(found.launches), [line.split()[0] for line in found.left]) == (
-        4,
-        ["cublasCgemm_v2", "cublasZgemm_v2"],
-    )
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_else_is_taken_or_left(played: Callable[..., Played], name: str) -> None:
+    steps, launches, left = OTHERS[name]
+    found = played(*steps)
+    assert (len(found.launches), by_reason(found)) == (launches, left)
+    assert (found.told == "") == ("not loaded" not in name)
 
 
 def test_types_that_are_summed_up_as_kernels_do_are_taken(played: Callable[..., Played]) -> None:
