@@ -218,3 +218,16 @@ def test_launches_to_time_are_of_the_one_product_too() -> None:
     found = core(measured(PLAIN, (100_000, 8, 16), 20.0, op="ttt"), BATCH_SHARED).contenders(record, GPU)
     assert found
     assert {(one.m, one.batch_count, one.merged) for one in found} == {(100_000, 1, MERGED_ROWS)}
+
+
+def test_cublas_steps_through_all_of_k_for_each_product_of_a_batch() -> None:
+    one = core(measured(EACH, (16, 16, 10_000), 60.0, op="tn", batch=64, vendor_us=130.0))
+    times = [one.choose(batch((16, 16, k), 64, "tn"), GPU).vendor_us for k in (10_000, 80_000)]
+    assert times[0] == 130
+    assert times[1] == pytest.approx(8 * 125, rel=0.05)  # 0.012 us for each of k; the memory takes 14 and 111 us
+
+
+def test_cublas_has_tiles_for_vectors_of_a_batch() -> None:
+    one = core(measured(SHARING, (8, 8, 8), 500.0, batch=1_000_000, vendor_us=2000.0))
+    vector, pair = (one.choose(batch((8, n, 8), 1_000_000), GPU).vendor_us for n in (1, 2))
+    assert 0.2 < vector / pair < 0.6

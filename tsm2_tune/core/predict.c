@@ -536,16 +536,25 @@ double distance_penalty(const struct core_pack *pack, int index, double distance
 
 /* --- cuBLAS --- */
 
+/* Return m or n as cuBLAS pads it. A single product with a vector has no tiles, a batch of them has small ones. */
+static double vendor_extent(double extent, double tile)
+{
+    return extent == 1 ? VENDOR_BATCH_VECTOR : ceil(extent / tile) * tile;
+}
+
 double vendor_rates_us(const struct work *work)
 {
+    const int is_batch = work->batch > 1;
     double m = work->m, n = work->n, k = work->k;
-    if (smaller(m, n) > 1) { /* products with a vector have no tiles */
-        m = ceil(m / VENDOR_TILE_M) * VENDOR_TILE_M;
-        n = ceil(n / VENDOR_TILE_N) * VENDOR_TILE_N;
+    if (smaller(m, n) > 1 || is_batch) {
+        m = vendor_extent(m, VENDOR_TILE_M);
+        n = vendor_extent(n, VENDOR_TILE_N);
         k = ceil(k / VENDOR_TILE_K) * VENDOR_TILE_K;
     }
     const double arithmetic = work->arithmetic_us / VENDOR_RATE * (m * n * k / (work->m * work->n * work->k));
-    return START_US + (work->lacks_vectors != 0 ? VENDOR_UNALIGNED_LINES : 1.0) * hypot(work->memory_us, arithmetic);
+    const double steps = is_batch ? VENDOR_BATCH_STEP_US * work->k : 0;
+    const double body = sqrt(work->memory_us * work->memory_us + arithmetic * arithmetic + steps * steps);
+    return START_US + (work->lacks_vectors != 0 ? VENDOR_UNALIGNED_LINES : 1.0) * body;
 }
 
 struct work work_for_vendor_distance(struct work work)
