@@ -36,10 +36,6 @@ END_SECONDS = 20.0  # for what was started to be gone
 LIMIT_SECONDS = 300.0  # for a tuning
 
 
-class Broken(AssertionError):
-    """A broken promise of the tuner."""
-
-
 @dataclass(slots=True)
 class Place:
     """Folders of a tuning process, which has its own for all that it writes."""
@@ -161,11 +157,11 @@ def check_end(status: int, output: str, what: str) -> None:
     if what != "main":
         allowed = {0, 1, 2}
     if status not in allowed:
-        raise Broken(f"exit status {status}: {output}")
+        raise AssertionError(f"exit status {status}: {output}")
     if "Traceback" in output:
-        raise Broken(output)
+        raise AssertionError(output)
     if status in (1, 2) and not any(reason in output for reason in REASONS):
-        raise Broken(f"exit status {status} for no reason: {output}")
+        raise AssertionError(f"exit status {status} for no reason: {output}")
 
 
 @contextmanager
@@ -185,7 +181,7 @@ def check_gone(place: Place) -> None:
     end = time.monotonic() + END_SECONDS
     while found := place.processes():
         if time.monotonic() > end:
-            raise Broken(f"still running: {found}")
+            raise AssertionError(f"still running: {found}")
         time.sleep(0.02)
 
 
@@ -194,12 +190,12 @@ def check_continued(place: Place, before: set[tuple[object, ...]]) -> None:
     with ended(place.start()) as process:
         output, _ = process.communicate(timeout=LIMIT_SECONDS)
     if process.returncode != 0:
-        raise Broken(f"continued, exit status {process.returncode}: {output}")
+        raise AssertionError(f"continued, exit status {process.returncode}: {output}")
     trials = asked(place.database, "SELECT config, outcome FROM trial")
     if len(trials) != TRIALS or len(set(trials)) != TRIALS or not before <= set(trials):
-        raise Broken(f"before {before}, after {trials}")
+        raise AssertionError(f"before {before}, after {trials}")
     if any(outcome != "ok" for _, outcome in trials):
-        raise Broken(f"a verdict that no kernel deserves: {trials}")
+        raise AssertionError(f"a verdict that no kernel deserves: {trials}")
     for sql, answer in (
         ("PRAGMA integrity_check", [("ok",)]),
         ("PRAGMA foreign_key_check", []),
@@ -208,18 +204,18 @@ def check_continued(place: Place, before: set[tuple[object, ...]]) -> None:
         ("SELECT count(*) FROM best", [(1,)]),
     ):
         if (found := asked(place.database, sql)) != answer:
-            raise Broken(f"{sql}: {found}")
+            raise AssertionError(f"{sql}: {found}")
     check_gone(place)
     if files := place.files():
-        raise Broken(f"left behind: {files}")
+        raise AssertionError(f"left behind: {files}")
 
 
 def try_once(place: Place, what: str, rng: random.Random, *, seconds: float, kills: int) -> None:
-    """One tuning, killed and continued. Broken where something does not hold."""
+    """One tuning, killed and continued."""
     status = killed(place, what, rng, seconds, kills)
     check_gone(place)
     if status != -signal.SIGKILL and (files := place.files()):  # whoever ends by himself cleans up at once
-        raise Broken(f"left behind at once: {files} ({status})")
+        raise AssertionError(f"left behind at once: {files} ({status})")
     check_continued(place, place.trials())
 
 

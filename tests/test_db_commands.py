@@ -130,16 +130,13 @@ def test_a_run_that_stores_meanwhile_loses_nothing(path: Path) -> None:
                 if ended.is_set():
                     return
 
-    thread = threading.Thread(target=store_on)
-    thread.start()
-    try:
-        rounds = 0
-        while rounds < 4 or (len(stored) < 2 and thread.is_alive()):
+    with ThreadPoolExecutor(1) as pool:
+        storing, rounds = pool.submit(store_on), 0
+        while rounds < 4 or (len(stored) < 2 and not storing.done()):
             said("db", "vacuum", "--db", str(path))
             rounds += 1
-    finally:
         ended.set()
-        thread.join()
+        storing.result()
     assert len(stored) > 1
     numbers = {row[0] for row in plain_sql(path, "SELECT id FROM trial")}
     assert numbers == {*range(1, 13), *stored}

@@ -130,6 +130,25 @@ def test_what_a_signal_interrupts_is_told(terminal: bool) -> None:
     assert printed(console).endswith(f"{number}{PROBLEM.text}: interrupted, 1 of 128 tried; {best}\n")
 
 
+def test_runs_that_share_problems_have_a_line_each() -> None:
+    console, plain = on_screen(), on_screen(terminal=False)
+    runs = (("GPU 0", PROBLEM), ("GPU 1", OTHER), ("GPU 2", PROBLEM))
+    with shown_on(console, 3) as shown:
+        for (run, problem), median_us in zip(runs[:2], (400.0, 7.0), strict=True):
+            shown.show(started(problem=problem), run)
+            shown.show(TrialStored(trial(median_us, problem=problem), 1), run)
+    for line in (f"GPU 0  {PROBLEM.text}  1/128  400.0 us", f"GPU 1  {OTHER.text}  1/128  7.0 us"):
+        assert printed(console).rpartition("0/3 problems")[2].count(line) == 1
+    with shown_on(plain, 3) as shown:
+        for run, problem in runs:
+            shown.show(started(0, problem), run)
+        for run, problem in runs:
+            shown.show(ended(problem, 0), run)
+    numbered = zip(runs, (1, 2, 1), strict=True)
+    told = [f"{run}: {number}/3 {problem.text}: nothing tried" for (run, problem), number in numbered]
+    assert [line.partition(" (")[0] for line in printed(plain).splitlines()] == told
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_long_trial_is_not_silent(terminal: bool) -> None:

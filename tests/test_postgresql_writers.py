@@ -101,34 +101,30 @@ def test_several_at_once_do_everything_once(address: str) -> None:
 
 def test_a_restart_loses_and_doubles_nothing(server: TestServer, address: str) -> None:
     told, rounds, ended = list[int](), list[int](), threading.Event()
-    troubles = list[BaseException]()
 
     def write() -> None:
-        try:
-            with Store.open(address, create=True) as store, store.leases(GPU) as ours:
-                for number in range(10_000):
-                    config = configuration(32, 1, number + 1)
-                    assert ours.take(PROBLEM)
-                    told.append(store.add_trial(tuning_run(), trial(500.0 + number, config)))
-                    if number > 0:
-                        timed = final((config, 300.0), (configuration(32, 1, number), 310.0))
-                        rounds.append(store.add_final(tuning_run(), timed, FAMILIES, BASIS))
-                    if ended.is_set():
-                        return
-        except BaseException as error:
-            troubles.append(error)
+        with Store.open(address, create=True) as store, store.leases(GPU) as ours:
+            for number in range(10_000):
+                config = configuration(32, 1, number + 1)
+                assert ours.take(PROBLEM)
+                told.append(store.add_trial(tuning_run(), trial(500.0 + number, config)))
+                if number > 0:
+                    timed = final((config, 300.0), (configuration(32, 1, number), 310.0))
+                    rounds.append(store.add_final(tuning_run(), timed, FAMILIES, BASIS))
+                if ended.is_set():
+                    return
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    for _ in range(3):
-        before = len(rounds)
-        wait_until(lambda before=before: len(rounds) > before + 3 or bool(troubles))  # type: ignore[misc]
-        server.restart()
-    before = len(rounds)
-    wait_until(lambda: len(rounds) > before + 3 or bool(troubles))
-    ended.set()
-    writer.join(60)
-    assert troubles == []
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write)
+        try:
+            for is_last in (False, False, False, True):
+                enough = len(rounds) + 3
+                wait_until(lambda enough=enough: len(rounds) > enough or writer.done())  # type: ignore[misc]
+                if not is_last:
+                    server.restart()
+        finally:
+            ended.set()
+        writer.result(60)
     assert asked(address, "SELECT id FROM trial ORDER BY id") == [(number,) for number in told]
     assert asked(address, "SELECT count(DISTINCT config) FROM trial") == [(len(told),)]
     assert rounds == list(range(1, len(rounds) + 1))
@@ -192,14 +188,12 @@ def test_who_writes_of_all_waits_for_who_writes_of_one_problem(address: str, sto
         with store.database.transaction(writes=True):
             order.append("all")
 
-    threads = [threading.Thread(target=one), threading.Thread(target=every)]
-    threads[0].start()
-    assert one_is_at_it.wait(60)
-    threads[1].start()
-    wait_until(lambda: bool(order) or asked(address, WAITING) == [(1,)])
-    one_may_end.set()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(one)
+        assert one_is_at_it.wait(60)
+        pool.submit(every)
+        wait_until(lambda: bool(order) or asked(address, WAITING) == [(1,)])
+        one_may_end.set()
     assert order == ["one", "all"]
 
 

@@ -188,6 +188,7 @@ def test_shapes_come_through_a_pipe_that_ends(tmp_path: Path) -> None:
     os.close(writes)
     assert shapes_in(f"/dev/fd/{reads}") == ["9x8x8"]
     os.close(reads)
-    command = [sys.executable, "-m", "tsm2_tune", "space", "--device", "cpu", "--shapes", "@-"]
-    ended = subprocess.run(command, input="8x8x9", capture_output=True, text=True, check=False)
-    assert (ended.returncode, "8x8x9" in ended.stdout) == (0, True), ended.stderr
+    command = [sys.executable, "-m", "tsm2_tune", "space", "--device", "cpu", "--shapes"]
+    for name in ("@-", "@/dev/stdin"):
+        ended = subprocess.run([*command, name], input="8x8x9", capture_output=True, text=True, check=False)
+        assert (ended.returncode, "8x8x9" in ended.stdout) == (0, True), ended.stderr
