@@ -238,7 +238,7 @@ CONFIGS = [configuration(32 * (1 + number)).text for number in range(CONFIGURATI
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("is_mild", "deaths"), [(True, 500), (False, 1_000)])
+@pytest.mark.parametrize(("is_mild", "deaths"), [(True, 500), (False, 1_000), (True, 5_000), (False, 5_000)])
 def test_no_death_loses_or_doubles_a_problem(is_mild: bool, deaths: int, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(1, is_mild=is_mild)
     wait_by(monkeypatch, lambda: world.clock, world.sleep)
