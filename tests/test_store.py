@@ -118,7 +118,7 @@ def compare(store: Store, plain: Plain) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(20))
 def test_winners_and_histories_are_those_of_a_plain_computation(seed: int, path: Path) -> None:
     chance, plain, devices = random.Random(seed), Plain(), set[str]()
     for step in range(30):

@@ -11,6 +11,7 @@ import random
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -33,7 +34,8 @@ from tests.fabricated import (
 from tests.hostile import refusal_of
 from tests.reported import Page
 from tests.simulated import COMPILES_NOTHING, RUN, TARGET
-from tests.tampering import EVIL, FAMILIES, SKINNY, good_database, plant, planted
+from tests.tampering import EVIL, FAMILIES, SKINNY, SMALL, good_database, plant, planted
+from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig, Launch, family_name_in
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES as EVERY
@@ -186,11 +188,29 @@ def tampered(seed: int, path: Path) -> random.Random:
     return rng
 
 
-def test_a_tampered_database_gives_a_result_or_a_sentence(path: Path) -> None:
+def tune_on(path: Path, rng: random.Random) -> str:
+    """Tune on with the database; returns how that ended. AssertionError where a text of the file is compiled."""
+    problem = rng.choice((SKINNY, SMALL))
+    space = search_space(problem, PROFILES["h200"], families=FAMILIES)
+    try:
+        with Store.open(path, create=True) as store:
+            list(tune_problems([space], Compiling(problem), store, families=rng.choice(((), FAMILIES))))
+            store.best()
+    except TuneError as error:
+        if "\n" in str(error) or len(str(error)) > 1000:
+            raise AssertionError(f"no sentence, but {str(error)[:2000]!r}") from error
+        return "refused"
+    return "read"
+
+
+@pytest.mark.parametrize(("act", "count"), [(read, 50), (tune_on, 8)])
+def test_a_tampered_database_gives_a_result_or_a_sentence(
+    act: Callable[[Path, random.Random], str], count: int, path: Path
+) -> None:
     ended, failed = Counter[str](), dict[int, str]()
-    for seed in range(int(os.environ.get("TAMPERED", "1")) * 50):
+    for seed in range(int(os.environ.get("TAMPERED", "1")) * count):
         try:
-            ended[read(path, tampered(seed, path))] += 1
+            ended[act(path, tampered(seed, path))] += 1
         except Exception:
             failed[seed] = traceback.format_exc()[-3000:]
     assert failed == {}
