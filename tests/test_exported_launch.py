@@ -68,6 +68,7 @@ def driver(gpu_module: ModuleType) -> RecordingDriver:
 
 
 def test_the_launch_is_as_the_kernel_expects(gpu_module: ModuleType, driver: RecordingDriver) -> None:
+    """A kernel is loaded once into each context; memory that belongs to none is in the device's primary one."""
     assert gpu_module.gemm(A, B, out=OUT, alpha=2, beta=0.5) is OUT
     assert gpu_module.gemm(A, B, out=OUT, stream=77) is OUT
     first, second = driver.launches
@@ -76,20 +77,19 @@ def test_the_launch_is_as_the_kernel_expects(gpu_module: ModuleType, driver: Rec
     assert second["stream"] == 77
     started = ["push c0", "launch", "pop"]
     assert driver.calls == ["push c0", "load", "pop", *started, *started]
-    ((_, bits, arch),) = gpu_module.compiled  # once
-    assert (bits, arch) == (32, "sm_90a")
     driver.current = 0xC0
     gpu_module.gemm(A, B, out=OUT)
     assert driver.calls[-2:] == ["pop", "launch"]  # the context is current
-
-
-def test_a_kernel_is_loaded_once_into_each_context(gpu_module: ModuleType, driver: RecordingDriver) -> None:
-    for owner in (0xC0, 0xC1, None):  # None: memory that belongs to no context, so the device's primary one
+    driver.current = None
+    for owner, calls in (
+        (0xC1, ["push c1", "load", "pop", "push c1", "launch", "pop"]), (None, ["push aa", "load", "pop", "launch"]),
+    ):  # fmt: skip
+        driver.calls.clear()
         driver.owner = partial(lambda owner, address: owner, owner)
         gpu_module.gemm(A, B, out=OUT)
-    assert [call for call in driver.calls if call.startswith("push")][::2] == ["push c0", "push c1", "push aa"]
-    assert driver.calls.count("load") == 3
-    assert len(gpu_module.compiled) == 1
+        assert driver.calls == calls
+    ((_, bits, arch),) = gpu_module.compiled  # once
+    assert (bits, arch) == (32, "sm_90a")
 
 
 def test_load_loads_all_that_products_here_get(tmp_path: Path) -> None:
@@ -144,18 +144,14 @@ def test_long_sums_get_wide_indices(gpu_module: ModuleType, driver: RecordingDri
 
 
 def test_streams_of_every_library(gpu_module: ModuleType, driver: RecordingDriver) -> None:
-    """PyCUDA's, Numba's, CuPy's and PyTorch's."""
+    """PyCUDA's, Numba's, CuPy's and PyTorch's; that of an array is waited for if it is another one."""
     for of_library, handle in (
         ({"handle": 77}, 77), ({"handle": ctypes.c_void_p(77)}, 77), ({"ptr": 77}, 77), ({"cuda_stream": 0}, None),
     ):  # fmt: skip
         gpu_module.gemm(A, B, out=OUT, stream=SimpleNamespace(**of_library))
         assert driver.launches[-1]["stream"] == handle
-
-
-def test_an_arrays_other_stream_is_waited_for(gpu_module: ModuleType, driver: RecordingDriver) -> None:
-    for array_stream in (None, 1, 77):
-        gpu_module.gemm(device_array((6, 3), at=0x1000, stream=array_stream), B, out=OUT)
-    gpu_module.gemm(device_array((6, 3), at=0x1000, stream=77), B, out=OUT, stream=77)
+    for array_stream, stream in ((None, None), (1, None), (77, None), (77, 77)):
+        gpu_module.gemm(device_array((6, 3), at=0x1000, stream=array_stream), B, out=OUT, stream=stream)
     assert [call for call in driver.calls if call.startswith("wait")] == ["wait for 77"]
 
 
@@ -253,6 +249,14 @@ def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType) -> None:
     assert losing.asked == [(a, b, 2, 0), (a, b, 1, 1)]
 
 
+def test_without_a_fallback_nothing_is_left_to_the_vendor(losing: ModuleType) -> None:
+    driver = attach(losing, cubin_of=cubin)
+    a, b, out = tensors()
+    for fallback in ("vendor", "error") * 2:
+        losing.gemm(a, b, out=out, fallback=fallback)
+    assert (len(losing.asked), len(driver.launches)) == (2, 2)
+
+
 @pytest.mark.parametrize("is_own", [False, True])
 def test_kernel_that_does_not_compile_is_left_to_the_vendor(tmp_path: Path, torch: Any, is_own: bool) -> None:
     """This GPU's own was tuned here: that it does not compile is told."""
@@ -300,15 +304,6 @@ def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torc
     module = module_of(tmp_path, Problem(4, 4, 4, "f32"), **beside)
     assert module.match(4, 4, 4, "f32", GPU).vendor_us == (400.0 if is_right else None)
     assert module.match(4, 4, 5, "f32", GPU).is_vendor_chosen == bool(is_right)  # no time can be predicted there
-
-
-def test_without_a_fallback_nothing_is_left_to_the_vendor(losing: ModuleType) -> None:
-    driver = attach(losing, cubin_of=cubin)
-    a, b, out = tensors()
-    for _ in range(2):
-        losing.gemm(a, b, out=out)
-        losing.gemm(a, b, out=out, fallback="error")
-    assert (len(losing.asked), len(driver.launches)) == (2, 2)
 
 
 def test_an_out_in_the_end_of_b_is_refused_on_the_short_way(losing: ModuleType) -> None:

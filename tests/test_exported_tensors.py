@@ -154,6 +154,8 @@ def test_both_ways_to_launch_a_plan_write_their_own_addresses(module: ModuleType
     plan.start_within(0x4000, 0x5000, 0x6000, 0, 0, 0)
     plan.start((0, 0x1000, 0x2000, 0x3000), None, None, given[0])
     assert [launch["values"][4] for launch in module.driver.launches] == [0x1000, 0x4000, 0x1000]
+    with pytest.raises(TypeError, match="a plan needs an out, and a, b and out in a GPU's memory"):
+        module.plan(*given[:2], None)
 
 
 def test_no_library_is_imported_for_a_stream(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
