@@ -45,6 +45,8 @@ from tsm2_tune.tuner.results.trial import (
     VendorMeasurement,
     Verdict,
 )
+from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted
+from tsm2_tune.tuner.search.candidates import Why
 
 PROBLEM = Problem(20480, 16, 20480, "f32")
 GPU = "NVIDIA H200"
@@ -362,3 +364,13 @@ def downgrade(path: Path) -> None:
         plain_sql(path, str(CreateTable(table).compile(dialect=sqlite.dialect())))
     plain_sql(path, "CREATE VIEW best AS SELECT 1")
     plain_sql(path, f"PRAGMA user_version = {schema_versions.OLDEST}")
+
+
+def started(configurations: int = 128, problem: Problem = PROBLEM, **changes: Any) -> ProblemStarted:
+    space: Any = SimpleNamespace(problem=problem, kept=range(configurations))
+    return ProblemStarted(space, **{"tried_before": 0, "seconds_before": 0.0, "best_before_us": None} | changes)
+
+
+def ended(problem: Problem = PROBLEM, new_trials: int = 3, untried: int = 0, **changes: Any) -> ProblemEnded:
+    counts = {"tried": new_trials, "timed_out": 0, "interrupted": 0, "winner": None, "why": Why.ALL_TRIED}
+    return ProblemEnded(problem, new_trials=new_trials, untried=untried, **counts | changes)

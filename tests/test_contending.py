@@ -141,7 +141,7 @@ def test_launch_of_contender(store: Store, monkeypatch: pytest.MonkeyPatch, expe
 BETWEEN = shapes_between(SHAPES)
 
 
-def test_what_contends_between_tuned_shapes_is_measured_beside_the_vendor_and_counted(store: Store) -> None:
+def test_contenders_between_tuned_shapes_are_measured_beside_the_vendor(store: Store) -> None:
     tuned(store)
     text, counted, device = StringIO(), list[tuple[int, int]](), Simulated(store, Everything(), vendor=True)
     with CrossTimingProgress(Console(file=text, width=200), device.phases) as shown:

@@ -37,7 +37,7 @@ def only(findings: list[Finding]) -> Finding:
     return found
 
 
-def test_nothing_is_left_of_a_cache_and_one_that_others_can_write_is_a_problem(tmp_path: Path) -> None:
+def test_a_cache_that_others_can_write_is_a_problem(tmp_path: Path) -> None:
     with storage.cache_left_as_it_was():
         found = only(storage.cache(QUESTION))
     assert (found.state, (tmp_path / "cache").exists()) == (State.OK, False)

@@ -209,7 +209,7 @@ def test_merged_databases_keep_how_far_a_search_went(path: Path, tmp_path: Path)
         assert plain_sql(older, of_space) == [(1840, None)]
 
 
-def test_finals_with_the_same_times_are_two_and_what_is_more_of_one_goes_to_it(tmp_path: Path) -> None:
+def test_finals_with_equal_times_are_two_and_lost_times_come_back(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
     database_of(ours, *(trial(600, config) for config in (C128, C256)))
     shutil.copy(ours, theirs)

@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.fabricated import PROBLEM, trial, tuning_run
+from tests.fabricated import PROBLEM, ended, started, trial, tuning_run
 from tests.on_host import has_compiler
 from tests.servers import wait_until
-from tests.test_tally import ended, started
 from tsm2_tune.console import run_progress
 from tsm2_tune.console import search_progress as progress
 from tsm2_tune.console.run_progress import RunProgress

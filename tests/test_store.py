@@ -164,7 +164,7 @@ def add_something(store: Store, plain: Plain, chance: random.Random) -> str:
     return device
 
 
-def test_a_trial_that_contradicts_itself_cannot_win_and_a_final_needs_its_trial(store: Store) -> None:
+def test_a_contradictory_trial_cannot_win_and_a_final_needs_its_trial(store: Store) -> None:
     for problem, change in zip((PROBLEM, OTHER, replace(OTHER, n=4)), CONTRADICTORY, strict=True):
         store.add_trial(RUN, trial(10, C128, problem=problem, **change))
     assert store.best() == ()
@@ -173,7 +173,7 @@ def test_a_trial_that_contradicts_itself_cannot_win_and_a_final_needs_its_trial(
     assert store.history(GPU, PROBLEM, *TODAY).final_configs() == frozenset()  # nothing of it was kept
 
 
-def test_the_file_itself_refuses_a_double_and_its_view_answers_a_plain_sqlite3(store: Store, path: Path) -> None:
+def test_the_file_refuses_doubles_and_its_view_answers_plain_sqlite3(store: Store, path: Path) -> None:
     store.add_trial(RUN, trial(500))
     rows = plain_sql(
         path,

@@ -12,30 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import PROBLEM, configuration, final, trial, vendor_measurement
+from tests.fabricated import PROBLEM, configuration, ended, final, started, trial, vendor_measurement
 from tsm2_tune.console.eta import ProblemProgress, Tally, remaining_text
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import (
     FinalStored,
-    ProblemEnded,
-    ProblemStarted,
     TrialInterrupted,
     TrialStored,
     WinnerVerified,
 )
-from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.options import Options
-
-
-def started(configurations: int = 128, problem: Problem = PROBLEM, **changes: Any) -> ProblemStarted:
-    space: Any = SimpleNamespace(problem=problem, kept=range(configurations))
-    return ProblemStarted(space, **{"tried_before": 0, "seconds_before": 0.0, "best_before_us": None} | changes)
-
-
-def ended(problem: Problem = PROBLEM, new_trials: int = 3, untried: int = 0, **changes: Any) -> ProblemEnded:
-    counts = {"tried": new_trials, "timed_out": 0, "interrupted": 0, "winner": None, "why": Why.ALL_TRIED}
-    return ProblemEnded(problem, new_trials=new_trials, untried=untried, **counts | changes)
 
 
 def turn_after(*events: Any, options: Options | None = None) -> ProblemProgress:
