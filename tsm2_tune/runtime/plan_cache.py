@@ -15,7 +15,7 @@ from tsm2_tune.runtime.arrays.libraries import cupy_stream, is_cupys, torch_stre
 from tsm2_tune.runtime.arrays.protocols import Tensor
 from tsm2_tune.runtime.arrays.pycuda_arrays import owned_memory
 from tsm2_tune.runtime.cuda.driver import stream_handle
-from tsm2_tune.runtime.launch_plan import Plan
+from tsm2_tune.runtime.launch_plan import LARGEST, Plan
 
 Spans = tuple[int, ...]  # numbers of bytes from the first to the last element of a, b and out
 Found = tuple[Any, int, int, int, int]  # a cached plan or None; addresses of a, b and out; ordinal of the GPU
@@ -25,7 +25,6 @@ LookUp = Callable[..., Found]
 Starter = Callable[..., Any]
 NOTHING: Found = (None, 0, 0, 0, 0)
 NO_GUARD = (None, None, 0)
-PLAIN = (type(None), int, float)  # types of alpha and beta that need no check
 NO_CONJUGATES = (False, False)
 MOST_PLANS = 4096  # most entries in the cache
 
@@ -51,13 +50,18 @@ def overlaps(a: int, b: int, out: int, spans: Spans) -> bool:
     return (a < out + of_out and out < a + of_a) or (b < out + of_out and out < b + of_b)
 
 
+def _needs_no_check(factor: Any) -> bool:
+    """Return whether alpha or beta is suitable for every element type."""
+    return factor is None or (type(factor) in (int, float) and -LARGEST["f"] <= factor <= LARGEST["f"])
+
+
 def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> Any:
     """Compute the product with the arrays' own library, on its current stream, and return `out`.
 
     Return None if the call needs gemm's full checks. `asked` has gemm's conj_a, conj_b, math, fallback and measure,
     or is None if all have their defaults.
     """
-    if type(alpha) not in PLAIN or type(beta) not in PLAIN or (out is None and beta is not None):
+    if not (_needs_no_check(alpha) and _needs_no_check(beta)) or (out is None and beta is not None):
         return None
     if asked and asked[4] and not (alpha is None and beta is None) and is_cupys(a):
         return None  # CuPy's product was timed without alpha and beta
