@@ -254,7 +254,7 @@ WITHOUT_A_KERNEL: list[tuple[dict[str, tuple[int, int, int]], tuple[Any, ...], s
 ]  # fmt: skip
 
 
-def test_the_nearest_kernel_for_the_orders_is_chosen_or_that_none_is_there_told(tmp_path: Path) -> None:
+def test_the_nearest_kernel_for_the_orders_is_chosen_if_there_is_one(tmp_path: Path) -> None:
     for kernels, arrays, op in CHOSEN:
         assert of_ops(tmp_path, **kernels).choice(*arrays).winner.op == op
     for kernels, arrays, message in WITHOUT_A_KERNEL:
