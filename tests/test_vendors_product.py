@@ -129,12 +129,16 @@ def baddbmm(old: Any, a: Any, b: Any, *, beta: float, alpha: float, out: Any = N
     return out
 
 
+def bmm(a: Any, b: Any, *, out: Any = None) -> Any:
+    return np.matmul(a, b) if out is None else baddbmm(out, a, b, beta=0, alpha=1, out=out)
+
+
 @pytest.fixture(params=["numpy", "torch"])
 def as_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A function that makes an array NumPy's or a tensor."""
     if request.param == "numpy":
         return np.array
-    torch = SimpleNamespace(Tensor=Tensor, matmul=np.matmul, baddbmm=baddbmm)
+    torch = SimpleNamespace(Tensor=Tensor, matmul=np.matmul, bmm=bmm, baddbmm=baddbmm)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(libraries, "_libraries", {})
     return lambda array: np.array(array, order="C").view(Tensor)
