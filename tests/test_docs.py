@@ -8,6 +8,7 @@ import pydoc
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,6 +181,16 @@ def test_the_constants_of_a_prediction_are_explained() -> None:
     names = re.findall(r"^#define ([A-Z_]+) [0-9.]+ ", model, re.MULTILINE)
     assert len(names) > 20
     assert [name for name in names if name not in explanation] == []
+
+
+def test_no_constant_of_a_prediction_is_defined_twice() -> None:
+    sources = [path for end in ("py", "[ch]") for path in (ROOT / "tsm2_tune").rglob(f"*.{end}")]
+    names = re.findall(r"^#define ([A-Z_]+) [0-9.]+ ", (ROOT / "tsm2_tune/core/model.h").read_text(), re.MULTILINE)
+    defined = re.compile(rf"^ *(?:#define )?_?({'|'.join(names)})(?:: [^=]+)? (?:= )?([0-9.]+)", re.MULTILINE)
+    found = [pair for path in sources for pair in defined.findall(path.read_text(encoding="utf-8"))]
+    values = Counter((name, float(value)) for name, value in found)
+    assert len(values) >= len(names)
+    assert [pair for pair, count in values.items() if count > 1] == []
 
 
 def test_the_notebook_lists_its_notes() -> None:
