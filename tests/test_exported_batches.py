@@ -178,13 +178,16 @@ def test_a_nan_stays_in_its_product(shared: ModuleType, each: ModuleType) -> Non
         np.testing.assert_array_equal(found[[0, 1, 4]], (a @ b)[[0, 1, 4]])
 
 
-def test_more_products_than_the_grid_has_are_refused(each: ModuleType) -> None:
+def test_as_many_products_as_the_grid_has_are_exact_and_more_refused(each: ModuleType) -> None:
     at_the_limit, beyond = (
         each.Product.of(np.ones((count, 7, 9)), np.ones((count, 9, 3)), None) for count in (65535, 65536)
     )
     assert each.choose(at_the_limit, None).products_of_grid == 65535
     with pytest.raises(ValueError, match=r"no kernel of this module computes 65536\*7x3x9 f64"):
         each.choose(beyond, None)
+    if not each.WINNERS[0].launch.has_workspace:  # whose blocks take long on the host
+        a, b = drawn((65535, 1, 2), np.float64, 1), drawn((65535, 2, 1), np.float64, 2)
+        np.testing.assert_array_equal(each.gemm(a, b), np.matmul(a, b))
 
 
 def test_an_out_that_overlaps_itself_or_an_operand_is_refused(both: ModuleType) -> None:
