@@ -28,27 +28,26 @@ def read(paths: Iterable[Path]) -> dict[Problem, Row]:
     return found
 
 
-def kind(problem: Problem) -> tuple[int, str, str]:
-    """Return the place of the kind in the table, its name and the element type."""
+def kind(problem: Problem) -> tuple[bool, str, int, str]:
+    """Return whether the batch is a stack, its kind, the class of the size of a small product, and the element type."""
     m, n, k, dtype = problem.m, problem.n, problem.k, problem.dtype_name
     if max(m, n, k) > LARGEST_SMALL:
         regime = "X^T X" if problem.is_gram else "L" if max(n, k) <= LARGEST_SMALL else "T" if k > max(m, n) else "R"
-        return 1, f"stacks of {regime}", dtype
-    part = next(place for place, most in enumerate((8, 16, LARGEST_SMALL)) if m <= most)
-    shape = f"n = {n}, m = k" if n < k else "m = n = k"
-    return 0, f"small, {shape} ({part})", dtype
+        return True, f"stacks of {regime}", 0, dtype
+    size = next(most for most in (8, 16, LARGEST_SMALL) if m <= most)
+    return False, f"small, {f'n = {n}, m = k' if n < k else 'm = n = k'}", size, dtype
 
 
 def table(found: Mapping[Problem, Row]) -> str:
     """Return a Markdown table with a line for each kind and type, and one for all."""
-    kinds: dict[tuple[int, str, str], list[Problem]] = {}
+    kinds: dict[tuple[bool, str, int, str], list[Problem]] = {}
     for problem in found:
         kinds.setdefault(kind(problem), []).append(problem)
     lines = []
-    for (is_stack, name, dtype), problems in sorted(kinds.items()):
+    for (is_stack, name, _, dtype), problems in sorted(kinds.items()):
         least, most = (of(problem.m for problem in problems) for of in (min, max))
         extents = f"{least} to {most}" if least < most else f"{least}"
-        text = name if is_stack else f"{name[:-4]}: {extents}"
+        text = name if is_stack else f"{name}: {extents}"
         lines.append(_line(text, dtype, [found[problem] for problem in problems]))
     return markdown(HEADS, [*lines, _line("all", "", list(found.values()))], texts=HEADS[:2])
 
