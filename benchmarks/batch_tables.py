@@ -29,7 +29,7 @@ def read(paths: Iterable[Path]) -> dict[Problem, Row]:
 
 
 def kind(problem: Problem) -> tuple[bool, str, int, str]:
-    """Return whether the batch is a stack, its kind, the class of the size of a small product, and the element type."""
+    """Return whether the batch is a stack, its kind, the largest size of its line in the table, and the type."""
     m, n, k, dtype = problem.m, problem.n, problem.k, problem.dtype_name
     if max(m, n, k) > LARGEST_SMALL:
         regime = "X^T X" if problem.is_gram else "L" if max(n, k) <= LARGEST_SMALL else "T" if k > max(m, n) else "R"

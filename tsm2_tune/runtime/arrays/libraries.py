@@ -326,8 +326,10 @@ def _by_torch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: co
     torch, dimensions = sys.modules["torch"], (a.ndim, b.ndim)
     if alpha == 1 and beta == 0:
         is_batch = dimensions == (3, 3) and a.shape[0] == b.shape[0]
-        multiply = torch.mm if dimensions == (2, 2) else torch.bmm if is_batch else torch.matmul  # it starts last
-        if out is None or sum(dimensions) < 4:  # of a vector
+        # A call of matmul takes longer than one of mm or bmm.
+        multiply = torch.mm if dimensions == (2, 2) else torch.bmm if is_batch else torch.matmul
+        has_vector = min(dimensions) == 1 and max(dimensions) < 3
+        if out is None or has_vector:
             return _put(multiply(a, b), out)
         multiply(a, b, out=out)
         return out
