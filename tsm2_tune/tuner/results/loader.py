@@ -205,9 +205,12 @@ def as_known(connection: Connection, rows: Sequence[BestRow]) -> Iterator[BestRo
 
     A row becomes stale if this program generates another kernel than the stored kernel.
     """
-    for row, record in winner_records(connection, rows):
-        known = row if record.unchanged else replace(row, stale=1)
-        yield vendor_measurements.beside(connection, known, record.rounds)
+    for first in range(0, len(rows), MOST_TRIALS):
+        winners = [
+            (row if record.unchanged else replace(row, stale=1), record.rounds)
+            for row, record in winner_records(connection, rows[first : first + MOST_TRIALS])
+        ]
+        yield from vendor_measurements.beside(connection, winners)
 
 
 def refuse_hidden(connection: Connection, among: Among | None) -> None:

@@ -5,7 +5,8 @@ Each measurement is stored with the final comparison in which it was made, and r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,16 +26,22 @@ from tsm2_tune.tuner.results.validation import Row, checked
 KIND = "vendor measurement"  # the name of a row in messages
 GEMM = "gemm"  # part of the name of the cuBLAS routines that PyTorch and CuPy call; not of syrk and gemv
 VENDOR, SAMPLE = schema.vendor_measurement, schema.vendor_sample
-_OF_TRIAL = select(schema.trial.c.problem_id).where(schema.trial.c.id == bindparam("trial_id")).scalar_subquery()
-_OF_ROUND = (
+_PROBLEMS = select(schema.trial.c.id, schema.trial.c.problem_id).where(
+    schema.trial.c.id.in_(bindparam("trial_ids", expanding=True))
+)
+_OF_RUNS = (
     select(VENDOR)
-    .where(
-        VENDOR.c.problem_id == _OF_TRIAL,
-        *(VENDOR.c[name] == bindparam(name) for name in ("run_id", "round", "cache")),
-    )
+    .where(VENDOR.c.problem_id.in_(bindparam("problem_ids", expanding=True)))
+    .where(VENDOR.c.run_id.in_(bindparam("run_ids", expanding=True)))
     .order_by(VENDOR.c.id)
 )
-_SAMPLES = select(SAMPLE).where(SAMPLE.c.measurement_id == bindparam("measurement_id")).order_by(SAMPLE.c.ordinal)
+_SAMPLES = (
+    select(SAMPLE)
+    .where(SAMPLE.c.measurement_id.in_(bindparam("measurement_ids", expanding=True)))
+    .order_by(SAMPLE.c.ordinal)
+)
+Rounds = Sequence[tuple[int, Measurement]]  # a kernel's measurements, each with the number of its round
+Key = tuple[int, int, int, str]  # problem, run, round, L2 cache state
 
 
 def add(
@@ -59,26 +66,40 @@ def add(
     add_times(connection, VENDOR, SAMPLE, times)
 
 
-def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, Measurement]]) -> BestRow:
-    """Return the winner's row with times added for each L2 cache state in which the winner was timed.
+def beside(connection: Connection, winners: Sequence[tuple[BestRow, Rounds]]) -> Iterator[BestRow]:
+    """Yield the winners' rows with times added for each L2 cache state in which the winner was timed.
 
     For each state, the times are the winner's newest time, and the time of the fastest vendor routine in the same
-    final comparison. `rounds` contains all measurements of the winner. Raise StoreError for an invalid row.
+    final comparison. Each row comes with all measurements of the winner. Raise StoreError for an invalid row.
     """
-    newest = {measured.cache: (number, measured.median_us) for number, measured in rounds}
+    newest = [{one.cache: (number, one.median_us) for number, one in rounds} for _, rounds in winners]
+    trial_ids = [row.trial_id for row, _ in winners]
+    problems = {row.id: row.problem_id for row in connection.execute(_PROBLEMS, {"trial_ids": trial_ids})}
+    keys = [
+        {cache: (problems[row.trial_id], row.run_id, number, cache.value) for cache, (number, _) in states.items()}
+        for (row, _), states in zip(winners, newest, strict=True)
+    ]
+    stored = _stored(connection, {key for of_winner in keys for key in of_winner.values()})
+    for (row, _), states, of_state in zip(winners, newest, keys, strict=True):
+        changes = dict[str, Any]()
+        for cache, (_, ours_us) in states.items():
+            changes |= _beside(row, cache, ours_us, tuple(_read(stored[of_state[cache]])))
+        yield replace(row, **changes)
+
+
+def _beside(winner: BestRow, cache: Cache, ours_us: float, found: Sequence[VendorMeasurement]) -> dict[str, Any]:
+    """Return the fields of the winner's row for this state of the L2 cache."""
     changes = dict[str, Any]()
-    for cache, (number, ours_us) in newest.items():
-        found = tuple(_of_round(connection, winner, number, cache))
-        fastest = min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us), default=None)
-        right, vendor_us = (fastest.verdict.correct, fastest.measurement.median_us) if fastest else (False, None)
-        x_cublas = vendor_us / ours_us if vendor_us is not None and right else None
-        if cache in IN_FINALS:
-            changes |= {f"{cache}_us": ours_us, f"{cache}_vendor_us": vendor_us, f"{cache}_x_cublas": x_cublas}
-        if fastest is not None and cache == winner.cache:
-            changes |= _named("vendor", fastest) | {"x_cublas": x_cublas}
-            own = next((one for one in found if one.library == CUBLAS and GEMM in one.routine.lower()), None)
-            changes |= {} if own is None else _named("cublas", own)
-    return replace(winner, **changes)
+    fastest = min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us), default=None)
+    right, vendor_us = (fastest.verdict.correct, fastest.measurement.median_us) if fastest else (False, None)
+    x_cublas = vendor_us / ours_us if vendor_us is not None and right else None
+    if cache in IN_FINALS:
+        changes |= {f"{cache}_us": ours_us, f"{cache}_vendor_us": vendor_us, f"{cache}_x_cublas": x_cublas}
+    if fastest is not None and cache == winner.cache:
+        changes |= _named("vendor", fastest) | {"x_cublas": x_cublas}
+        own = next((one for one in found if one.library == CUBLAS and GEMM in one.routine.lower()), None)
+        changes |= {} if own is None else _named("cublas", own)
+    return changes
 
 
 def _named(name: str, one: VendorMeasurement) -> dict[str, Any]:
@@ -87,11 +108,29 @@ def _named(name: str, one: VendorMeasurement) -> dict[str, Any]:
     return {f"{name}_{of}": fact for of, fact in zip(("us", "right", "routine", "version"), facts, strict=True)}
 
 
-def _of_round(connection: Connection, winner: BestRow, round_: int, cache: Cache) -> Iterator[VendorMeasurement]:
-    values = {"trial_id": winner.trial_id, "run_id": winner.run_id, "round": round_, "cache": cache.value}
-    for row in fetched(connection, _OF_ROUND, values):
+def _stored(connection: Connection, keys: Collection[Key]) -> Mapping[Key, Sequence[tuple[Row, Sequence[Row]]]]:
+    """Return the rows of these rounds and states as they were stored, each with the rows of its samples."""
+    asked = {
+        "problem_ids": sorted({problem for problem, *_ in keys}),
+        "run_ids": sorted({run for _, run, *_ in keys}),
+    }
+    rows = defaultdict[Key, list[Row]](list)
+    for row in fetched(connection, _OF_RUNS, asked):
+        key = (row["problem_id"], row["run_id"], row["round"], row["cache"])
+        if key in keys:
+            rows[key].append(row)
+    samples = defaultdict[int, list[Row]](list)
+    for sample in fetched(
+        connection, _SAMPLES, {"measurement_ids": [row["id"] for some in rows.values() for row in some]}
+    ):
+        samples[sample["measurement_id"]].append(sample)
+    return defaultdict(list, {key: [(row, samples[row["id"]]) for row in some] for key, some in rows.items()})
+
+
+def _read(rows: Iterable[tuple[Row, Sequence[Row]]]) -> Iterator[VendorMeasurement]:
+    for row, samples in rows:
         with records.reading(row["id"], KIND):
-            yield vendor_measurement(row, fetched(connection, _SAMPLES, {"measurement_id": row["id"]}))
+            yield vendor_measurement(row, samples)
 
 
 def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
