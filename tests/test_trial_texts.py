@@ -30,6 +30,7 @@ from tests.fabricated import (
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.export.measured_times import Elsewhere, known_of
 from tsm2_tune.tuner.results.merge import text_parser
 from tsm2_tune.tuner.results.merge.serializer import LINES, LINES_OF_2, TIME_OF_3
 from tsm2_tune.tuner.results.store import Store
@@ -91,6 +92,24 @@ def lines(found: str, kind: str) -> list[dict[str, Any]]:
     """The lines of a kind, by the names of their members."""
     every = [json.loads(line) for line in found.splitlines()[1:]]
     return [dict(zip(LINES[kind], line[1:], strict=True)) for line in every if line[0] == kind]
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_batches_take_nothing_from_single_products(whole: str, tuned: Path, count: int) -> None:
+    with Store.open(tuned, create=False) as store:
+        alone = elsewhere_of(store)
+        for n in (8, 16):
+            batch = Problem(64, n, 64, "f32", batch=count)
+            store.add_trial(RUN, trial(1.0, C128, problem=batch, full_verdict="right"))
+        assert alone.items() <= elsewhere_of(store).items()
+    lines = [line for line in whole.splitlines() if line.startswith('["trial"')]
+    assert len(lines) == 6
+    assert {*lines} < {*text(tuned).splitlines()}
+
+
+def elsewhere_of(store: Store) -> dict[Problem, Elsewhere]:
+    winners = {row.trial_id: row.problem for row in store.best()}
+    return {winners[one]: times for one, times in known_of(store, store.trials([*winners])).elsewhere.items()}
 
 
 def test_a_text_has_a_line_for_each_trial_that_counts(tuned: Path) -> None:

@@ -105,11 +105,12 @@ def _time_and_text(trial: CurrentTrial) -> tuple[float, str]:
     return trial.median_us or math.inf, trial.config.text
 
 
-def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dict[int, Trial]]:
-    """Return the winners' trials, grouped: (device, element type, op) -> trial id -> trial."""
-    found: dict[tuple[str, str, str], dict[int, Trial]] = {}
+def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str, bool], dict[int, Trial]]:
+    """Return the winners' trials, grouped: (device, element type, op, whether batched) -> trial id -> trial."""
+    found: dict[tuple[str, str, str, bool], dict[int, Trial]] = {}
     for trial_id, record in winners.items():
-        kind = (record.run.identity.name, record.trial.problem.dtype_name, record.trial.problem.op)
+        problem = record.trial.problem
+        kind = (record.run.identity.name, problem.dtype_name, problem.op, problem.is_batched)
         found.setdefault(kind, {})[trial_id] = record.trial
     return found
 

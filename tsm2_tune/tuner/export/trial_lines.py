@@ -73,8 +73,8 @@ def _place(row: BestRow) -> Place:
 
 
 def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
-    """Return one row of each combination of device, L2 state, element type and op."""
-    found = {(row.device, row.cache, row.dtype, row.op): row for row in rows}
+    """Return one row of each combination of device, L2 state, element type and op, for batches another one."""
+    found = {(row.device, row.cache, row.dtype, row.op, row.problem.is_batched): row for row in rows}
     return [found[key] for key in sorted(found)]
 
 

@@ -71,16 +71,15 @@ def verified_in_full(store: Store, tell: Callable[[str], None], rows: Sequence[B
 def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
     """Return the winners, then rows of the kernels that `rows_between` adds for shapes between the winners' shapes.
 
-    The added kernels depend on all stored winners of the same element types and ops, not only on `winners`. They
-    compute single products. Kernels that were not verified in full are excluded, and `tell` is called with the number
-    of excluded kernels.
+    The added kernels depend on all stored winners of the same element types and ops, not only on `winners`. Kernels
+    that were not verified in full are excluded, and `tell` is called with the number of excluded kernels.
     """
-    every = [row for row in winners if not row.problem.is_batched]
+    every = list(winners)
     kinds = {(row.device, row.cache, row.dtype, row.op) for row in every}
     given = {(row.device, row.cache, row.problem) for row in every}
     for cache in sorted({row.cache for row in winners}):
         known = {(device, problem) for device, state, problem in given if state == cache}
-        every += (row for row in store.best(cache=Cache(cache), omit=known) if not row.problem.is_batched)
+        every += store.best(cache=Cache(cache), omit=known)
     alike = [row for row in every if (row.device, row.cache, row.dtype, row.op) in kinds]
     wanted = [row for row in rows_between(store, alike) if (row.device, row.cache, row.problem) in given]
     verified = [row for row in wanted if row.verified_in_full]
@@ -100,11 +99,11 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
 
     A kernel is added if it is predicted to be at least GAIN times faster at some shape than all winners and than the
     kernels added before it. Kernels with a larger total gain are added first. The row of an added kernel is its trial
-    at the tuned shape at which its time is nearest to the winner's time. No kernel is added on the CPU, or on a GPU
-    with an unknown number of multiprocessors.
+    at the tuned shape at which its time is nearest to the winner's time. No kernel is added for batches, on the CPU,
+    or on a GPU with an unknown number of multiprocessors.
     """
-    of_gpus = [row for row in winners if row.compute_capability and not row.stale]
-    ordered = sorted(of_gpus, key=lambda row: (row.device, row.cache, row.dtype, row.op, row.problem))
+    single = [row for row in winners if row.compute_capability and not (row.stale or row.problem.is_batched)]
+    ordered = sorted(single, key=lambda row: (row.device, row.cache, row.dtype, row.op, row.problem))
     groups = []
     for _, same in groupby(ordered, key=lambda row: (row.device, row.cache, row.dtype, row.op)):
         group = tuple(same)
