@@ -31,7 +31,7 @@ from tsm2_tune.errors import WITHOUT_GPU, InputError, StoreError, shown
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, Part, pack_problems, part_of
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.scalars import plain, real, truth
-from tsm2_tune.pretuned import PREFIX, pretuned
+from tsm2_tune.pretuned import pretuned_named
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
 from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct, check_products, sample
@@ -186,7 +186,7 @@ def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedK
     Raise InputError if the pack has no kernel for a GPU.
     """
     if is_pretuned(source):
-        kernels = pretuned_kernels(next(one for one in pretuned() if PREFIX + one.name == source.lower()))
+        kernels = pretuned_kernels(pretuned_named(source))
         for sentence in kernels.notes:
             tell(sentence)
         return kernels

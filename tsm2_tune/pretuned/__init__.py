@@ -56,6 +56,15 @@ def _read(file: Traversable) -> Pretuned:
     return Pretuned(file.name.removesuffix(SUFFIX), values["device_name"], values["compute_capability"], file)
 
 
+def pretuned_named(source: str) -> Pretuned:
+    """Return the file of trials that `source` names, such as "pretuned:h100". Raise InputError if there is none."""
+    known = {PREFIX + one.name: one for one in pretuned()}
+    if source.lower() not in known:
+        has = f"the package has {', '.join(known) or 'none'}"
+        raise InputError(f"unknown {source!r}: {meant(source) or has}")
+    return known[source.lower()]
+
+
 @contextmanager
 def named(source: str) -> Iterator[Path]:
     """Yield the path of the file that `source` names: a pretuned file such as "pretuned:h200", or a path.
@@ -69,13 +78,8 @@ def named(source: str) -> Iterator[Path]:
         raise InputError(
             "the argument is the content of a file of trials, not its name: write it to a file, and name the file"
         )
-    known = {PREFIX + one.name: one for one in pretuned()}
-    spelt = source.lower()
-    if spelt.startswith(PREFIX):
-        if spelt not in known:
-            has = f"the package has {', '.join(known) or 'none'}"
-            raise InputError(f"unknown {source!r}: {meant(source) or has}")
-        with known[spelt].path() as path:
+    if source.lower().startswith(PREFIX):
+        with pretuned_named(source).path() as path:
             yield path
         return
     if not os.path.lexists(source) and (hint := meant(source)):

@@ -10,12 +10,13 @@ from pathlib import Path
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.pretuned import PREFIX, Pretuned
+from tsm2_tune.pretuned import PREFIX, Pretuned, pretuned_named
 from tsm2_tune.runtime.choice.choose import Layout
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels, no_kernel
+from tsm2_tune.tuner.results.storage.addresses import is_pretuned
 
 SUFFIX = ".kernels"
 Shape = tuple[int, int, int]
@@ -102,6 +103,9 @@ def choices(
     database's device names. `tell` receives notes. Raise InputError if there is no kernel for
     any of the problems.
     """
+    if isinstance(source, str) and is_pretuned(source):
+        source = pretuned_named(source)
+        device_of([source.device_name])  # raises if another device is named
     if isinstance(source, Pretuned):
         device, place = source.device_name, PREFIX + source.name
         kernels = pretuned_kernels(source)
