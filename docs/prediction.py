@@ -87,7 +87,8 @@ MEASURED_TERMS: Terms = (
 )
 VENDOR_TERMS: Terms = (
     ("is_vector", "min(m, n) == 1", ""),
-    ("vendor_m", "m if is_vector else ceil(m / VENDOR_TILE_M) * VENDOR_TILE_M", ""),
+    ("vendor_tile_m", "VENDOR_TILE_BYTES / element_bytes", ""),
+    ("vendor_m", "m if is_vector else ceil(m / vendor_tile_m) * vendor_tile_m", ""),
     ("vendor_n", "n if is_vector else ceil(n / VENDOR_TILE_N) * VENDOR_TILE_N", ""),
     ("vendor_k", "k if is_vector else ceil(k / VENDOR_TILE_K) * VENDOR_TILE_K", ""),
     (

@@ -33,9 +33,9 @@
 #define VENDOR_RATE 0.7    /* share of the device's arithmetic rate that cuBLAS reaches */
 #define VENDOR_UNALIGNED_LINES 1.1 /* factor on cuBLAS's time without the start if A or B has unaligned lines */
 #define VENDOR_VECTOR_EXTENT 0.05 /* in distances, for an extent of 1: cuBLAS multiplies vectors by other routines */
-#define VENDOR_TILE_M 64.0 /* cuBLAS is modelled as if it padded m to a multiple of this */
-#define VENDOR_TILE_N 32.0 /* the same of n */
-#define VENDOR_TILE_K 32.0 /* the same of k */
+#define VENDOR_TILE_BYTES 256.0 /* cuBLAS is modelled as if it padded columns of C to a multiple of this */
+#define VENDOR_TILE_N 32.0 /* and n to a multiple of this */
+#define VENDOR_TILE_K 32.0 /* and k */
 #define VENDOR_BATCH_VECTOR 8.0 /* in a batch: an m or n of 1 counts as this */
 #define VENDOR_BATCH_STEP_US 0.012 /* in a batch: for each element of k, which cuBLAS does not split */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
@@ -73,6 +73,7 @@ struct work {
     double m, n, k; /* of one product */
     double batch; /* products */
     double log_m, log_n, log_k, log_batch;
+    double element_bytes;
     double memory_us; /* to move each operand and C once */
     double arithmetic_us; /* at the device's arithmetic rate, without padding; 0: unknown */
     double least_us; /* least predicted time of a kernel */

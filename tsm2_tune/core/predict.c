@@ -114,7 +114,8 @@ static struct work work_of_lines(const struct core_pack *pack, int index, const 
     const double read = m * k * matrices_of(product, CORE_A) + of_b, written = m * n * batch;
     const double us_of_read = 1e-3 / device->read_gbytes_per_s; /* of a byte */
     const double us_of_written = larger(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
-    work.memory_us = (double)core_element_bytes(product->type) * (read * us_of_read + written * us_of_written);
+    work.element_bytes = (double)core_element_bytes(product->type);
+    work.memory_us = work.element_bytes * (read * us_of_read + written * us_of_written);
     const int is_complex = product->type == CORE_C64 || product->type == CORE_C128;
     const double gflops = device->gflops[product->type], flops = (is_complex ? 8 : 2) * m * n * k * batch;
     work.arithmetic_us = gflops > 0 ? flops / gflops * 1e-3 : 0;
@@ -547,7 +548,7 @@ double vendor_rates_us(const struct work *work)
     const int is_batch = work->batch > 1;
     double m = work->m, n = work->n, k = work->k;
     if (smaller(m, n) > 1 || is_batch) {
-        m = vendor_extent(m, VENDOR_TILE_M);
+        m = vendor_extent(m, VENDOR_TILE_BYTES / work->element_bytes);
         n = vendor_extent(n, VENDOR_TILE_N);
         k = ceil(k / VENDOR_TILE_K) * VENDOR_TILE_K;
     }
