@@ -6,7 +6,6 @@ import importlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -15,7 +14,10 @@ import numpy as np
 from benchmarks.turns import Launch
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 
-TYPES = {"f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16"}  # element type -> typestr of the array interface
+BF16 = "bf16"  # the array interface has no typestr for it
+TYPES = {  # element type -> typestr of the array interface
+    "f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16", "f16": "<f2", BF16: "<u2",
+}  # fmt: skip
 FALLBACKS = ("torch", "cupy")  # a module falls back to the first installed one for its arrays
 Arrays = tuple[Any, Any, Any]
 
@@ -43,19 +45,26 @@ def arrays_of(operands: Operands, *, on_host: bool) -> Arrays:
     return a, b, out
 
 
-def fallback_arrays(ordinal: str) -> tuple[str, Callable[[Any], Any]] | None:
+Wrap = Callable[[Any, str], Any]
+
+
+def fallback_arrays(ordinal: str) -> tuple[str, Wrap] | None:
     """Return the library that the module uses for products without a kernel, and a function to make its arrays.
 
-    The function wraps other memory as an array on the GPU. Return None if no such library is installed.
+    The function wraps other memory, with elements of a type, as an array on the GPU. Return None if no such library
+    is installed.
     """
     for name in FALLBACKS:
         try:
             library = importlib.import_module(name)
         except ImportError:
             continue
-        if name == "torch":
-            return name, partial(library.as_tensor, device=f"cuda:{ordinal}")
-        return name, library.asarray
+
+        def tensor(array: Any, dtype_name: str, torch: Any = library) -> Any:
+            found = torch.as_tensor(array, device=f"cuda:{ordinal}")
+            return found.view(torch.bfloat16) if dtype_name == BF16 else found
+
+        return name, tensor if name == "torch" else lambda array, _, cupy=library: cupy.asarray(array)
     return None
 
 
@@ -103,26 +112,34 @@ class Timed:
         self.plan()
 
 
-def timed(module: ModuleType, operands: Operands, *, library: Callable[[Any], Any] | None) -> Timed:
+def timed(module: ModuleType, operands: Operands, *, library: Wrap | None) -> Timed:
     """Return the module's plan for the product, made by timing kernels and, on the library's arrays, the library.
 
     Raise LookupError or ValueError if the module has no kernel for the product.
     """
     arrays: Arrays = arrays_of(operands, on_host=False)
     if library is not None:
-        arrays = library(arrays[0]), library(arrays[1]), library(arrays[2])
+        arrays = _wrapped(arrays, operands, library)
     conjugates = dict(zip(("conj_a", "conj_b"), operands.problem.conjugated, strict=True))
     start = time.perf_counter()
     plan = module.plan(*arrays, **conjugates, measure=True)
     return Timed(plan, time.perf_counter() - start)
 
 
-def called(module: ModuleType, operands: Operands, *, on_host: bool, library: Callable[[Any], Any] | None) -> Called:
+def _wrapped(arrays: Arrays, operands: Operands, library: Wrap) -> Arrays:
+    a, b, out = (library(one, operands.problem.dtype_name) for one in arrays)
+    return a, b, out
+
+
+def called(module: ModuleType, operands: Operands, *, on_host: bool, library: Wrap | None) -> Called:
     """Return the module's choice for the product of the operands, which are not copied.
 
-    Raise LookupError or ValueError if the module has no kernel for the product.
+    bf16 needs the library's arrays. Raise LookupError or ValueError if the module has no kernel for the product.
     """
     a, b, out = arrays = arrays_of(operands, on_host=on_host)
+    theirs = arrays if library is None else _wrapped(arrays, operands, library)
+    if operands.problem.dtype_name == BF16:
+        a, b, out = arrays = theirs
     conjugates = dict(zip(("conj_a", "conj_b"), operands.problem.conjugated, strict=True))
     choice = module.choice(*arrays, **conjugates, fallback="error")
     if on_host:
@@ -138,7 +155,6 @@ def called(module: ModuleType, operands: Operands, *, on_host: bool, library: Ca
 
     if library is None:
         return Called(choice, start, None, "", None)
-    theirs = tuple(map(library, arrays))
     found = module.choice(*theirs, **conjugates)
     if not isinstance(found, module.Vendor):
         return Called(choice, start, False, "", None)

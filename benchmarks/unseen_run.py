@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.call_cost import imported
 from benchmarks.cells import Cell
 from benchmarks.contest import Contest, row_of, times_in_states
-from benchmarks.module_calls import Called, called, fallback_arrays, timed
+from benchmarks.module_calls import Called, Wrap, called, fallback_arrays, timed
 from benchmarks.pack import Kinds
 from benchmarks.result_file import ResultFile
 from benchmarks.searched import Searched
@@ -79,9 +79,7 @@ class Selection:
 class Unseen:
     """A device, the module, and the library that the module uses for products without a fast kernel."""
 
-    def __init__(
-        self, turns: Turns[Any], module: ModuleType, tuner: Tuner, library: Callable[[Any], Any] | None
-    ) -> None:
+    def __init__(self, turns: Turns[Any], module: ModuleType, tuner: Tuner, library: Wrap | None) -> None:
         self._turns, self._module, self._tuner, self._library = turns, module, tuner, library
         self._tuned = {(w.dtype, w.op, w.m, w.n, w.k) for w in module.WINNERS}
 
