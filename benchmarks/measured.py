@@ -129,12 +129,15 @@ Recorded = dict[tuple[str, Problem], dict[KernelConfig, float]]
 
 
 def recorded() -> Recorded:
-    """Return {(card, problem): {configuration: least microseconds}}. Late tunables have their first values."""
+    """Return {(card, problem): {configuration: least microseconds}} of single products.
+
+    Late tunables have their first values.
+    """
     found: Recorded = defaultdict(dict)
     for card, name, timed in FILES:
         for problem, text, us in timed(ROOT / name):
             config = parse_config(text)
-            if config is not None and us and family_named(config.family).supports(problem):
+            if config and us and not problem.is_batched and family_named(config.family).supports(problem):
                 times = found[card, problem]
                 times[config.early] = min(us, times.get(config.early, us))
     return found
