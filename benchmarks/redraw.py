@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,18 @@ CODE = re.compile("`([^`]+)`")
 REGION = re.compile(r"(<!-- drawn: ([a-z0-9-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
-def drawn(found: dict[str, Any]) -> dict[str, str]:
-    """Return {name of a region: Markdown} for the tables beside cuBLAS and cuBLASLt."""
-    rows = found["rows"]
-    return {"summary": claims.summary(rows), "lost": claims.lost(rows), "runs": runs_together(found)}
+def json_of(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def of_versus_cublas() -> dict[str, str]:
+    """Return the tables beside cuBLAS and cuBLASLt."""
+    found = read(RESULT)
+    return {
+        "summary": claims.summary(found["rows"]),
+        "lost": claims.lost(found["rows"]),
+        "runs": runs_together(found),
+    }
 
 
 def gained(calls: gains.Calls) -> gains.Gains:
@@ -84,25 +93,45 @@ def gained(calls: gains.Calls) -> gains.Gains:
     return gains.gains_of(gains.read_tuned(TUNED)[1], read_unseen(UNSEEN_LATER)["rows"], calls)
 
 
-def all_drawn() -> dict[str, str]:
-    """Return the generated regions of all result files, by name."""
-    of_vectors, general, minplus = (json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL, MINPLUS))
-    parts = drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general)
-    gained_at_all, by_kernels = gained(gains.Calls.of(CALLS)), gained(gains.NO_CALLS)
-    parts |= {"unseen": unseen_tables.tables(read_unseen(UNSEEN)), "gains": gains.table(gained_at_all, by_kernels)}
-    parts |= {"reached": gains.short_table(gained_at_all)}
-    later = {"unseen-later": UNSEEN_LATER, "unseen-h200": UNSEEN_H200, "unseen-h200-later": UNSEEN_H200_LATER}
-    parts |= {name: unseen_tables.summed_up(read_unseen(path)) for name, path in later.items()}
-    beside = json.loads(BESIDE.read_text(encoding="utf-8"))
-    parts |= {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in the table was verified."}
-    parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
-    parts |= scale.drawn(scale.Campaign(10_000, 1_000, 5), scale.recorded())
-    parts |= {"scale-simulated": scale_simulation.table(scale.recorded())}
-    parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
-    parts |= doctor_answers.drawn(DOCTOR, DOCTOR_OF_HOST)
-    parts |= {"coverage": coverage.table(), "batches": batch_tables.table(batch_tables.read(BATCHES))}
-    parts |= regret.drawn(json.loads(REGRET.read_text(encoding="utf-8")))
-    return {name: CODE.sub(_respelt, text) for name, text in (parts | minplus_tables.tables(minplus)).items()}
+def of_gains() -> dict[str, str]:
+    """Return the table of all speedups of a program's calls, and a short one."""
+    of_calls = gained(gains.Calls.of(CALLS))
+    return {"gains": gains.table(of_calls, gained(gains.NO_CALLS)), "reached": gains.short_table(of_calls)}
+
+
+def of_published() -> dict[str, str]:
+    """Return the table of the published kernel versions."""
+    beside = json_of(BESIDE)
+    return {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in the table was verified."}
+
+
+# Names of regions: a function that returns their Markdown by name.
+DRAWN: dict[str, Callable[[], dict[str, str]]] = {
+    "summary lost runs": of_versus_cublas,
+    "gemv-runs gemv-grid gemv-large": lambda: gemv.drawn(json_of(GEMV)),
+    "general-run general-paper general-sizes general-global general-stencil general-forms general-variants":
+        lambda: general_tables.tables(json_of(GENERAL)),
+    "minplus-fastest minplus-tried minplus-values": lambda: minplus_tables.tables(json_of(MINPLUS)),
+    "unseen": lambda: {"unseen": unseen_tables.tables(read_unseen(UNSEEN))},
+    "unseen-later": lambda: {"unseen-later": unseen_tables.summed_up(read_unseen(UNSEEN_LATER))},
+    "unseen-h200": lambda: {"unseen-h200": unseen_tables.summed_up(read_unseen(UNSEEN_H200))},
+    "unseen-h200-later": lambda: {"unseen-h200-later": unseen_tables.summed_up(read_unseen(UNSEEN_H200_LATER))},
+    "gains reached": of_gains,
+    "published": of_published,
+    "calls": lambda: {"calls": call_tables.table(call_tables.read_calls(CALLS))},
+    "scale-sizes scale-writes scale-limits": lambda: scale.drawn(scale.Campaign(10_000, 1_000, 5), scale.recorded()),
+    "scale-simulated": lambda: {"scale-simulated": scale_simulation.table(scale.recorded())},
+    "programs": lambda: {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)},
+    "doctor doctor-broken doctor-host": lambda: doctor_answers.drawn(DOCTOR, DOCTOR_OF_HOST),
+    "coverage": lambda: {"coverage": coverage.table()},
+    "batches": lambda: {"batches": batch_tables.table(batch_tables.read(BATCHES))},
+    "regret regret-by-space gain": lambda: regret.drawn(json_of(REGRET)),
+}  # fmt: skip
+
+
+def drawn(names: str) -> dict[str, str]:
+    """Return the regions of a key of DRAWN, by name. Configurations are in this version's notation."""
+    return {name: CODE.sub(_respelt, text) for name, text in DRAWN[names]().items()}
 
 
 def _respelt(code: re.Match[str]) -> str:
@@ -130,7 +159,7 @@ def redrawn(page: str, parts: Mapping[str, str]) -> str:
 @click.command(cls=Command)
 def main() -> None:
     """Write the pages, the pictures and the CSV."""
-    parts, found = all_drawn(), read(RESULT)
+    parts, found = dict(chain.from_iterable(drawn(names).items() for names in DRAWN)), read(RESULT)
     pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
     pages[CELLS] = cells_csv(found["rows"])
     draw(found, RESULT.with_suffix(".png"))

@@ -102,16 +102,27 @@ def test_a_wrong_argument_is_refused_before_the_run(
     assert (sorted(set(os.listdir()) - {"__pycache__"}), Path("there").read_text()) == (before, "hours")
 
 
+REGIONS = [match for path in redraw.PAGES for match in redraw.REGION.finditer(path.read_text(encoding="utf-8"))]
+
+
 @pytest.mark.slow
-def test_the_pages_are_drawn_from_the_files_of_results() -> None:
-    parts = redraw.all_drawn()
-    pages = {path: path.read_text(encoding="utf-8") for path in redraw.PAGES}
-    stale = [path.name for path, page in pages.items() if redraw.redrawn(page, parts) != page]
+@pytest.mark.parametrize("names", redraw.DRAWN)
+def test_the_pages_are_drawn_from_the_files_of_results(names: str) -> None:
+    parts = redraw.drawn(names)
+    assert parts.keys() == {*names.split()}
+    stale = [found[2] for found in REGIONS if found[2] in parts and found[0] != redraw.redrawn(found[0], parts)]
     assert stale == [], "python -m benchmarks.redraw"
-    assert cells_csv(result_file.read(redraw.RESULT)["rows"]) == redraw.CELLS.read_text(encoding="utf-8")
-    assert {match[2] for page in pages.values() for match in redraw.REGION.finditer(page)} == set(parts)
+
+
+def test_each_region_is_drawn() -> None:
+    assert {found[2] for found in REGIONS} == {*" ".join(redraw.DRAWN).split()}
     with pytest.raises(InputError, match="nothing is drawn for 'other'"):
         redraw.redrawn("<!-- drawn: other -->\n\nx\n\n<!-- end -->", {})
+
+
+@pytest.mark.slow
+def test_the_cells_are_written_from_the_file_of_results() -> None:
+    assert cells_csv(result_file.read(redraw.RESULT)["rows"]) == redraw.CELLS.read_text(encoding="utf-8")
 
 
 # Each line is a command that draws a file of results, and words that it prints. It writes its file, if any, as `new`.
