@@ -2,8 +2,9 @@
 
     python -m benchmarks.fleet_rate --output rates.json
 
-Each turn starts with an empty database, and with the cache of compiled kernels from the previous turn. The first turn
-only fills the cache and is not counted: so compilation takes as little time with one GPU as with all.
+Each turn starts with an empty database, and with the cache of compiled kernels from the previous turns. The first
+turn only fills the cache and is not counted. Then one GPU and all GPUs take turns, so that both have about the same
+cache.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import json
 import tempfile
 import time
 from pathlib import Path
+from statistics import mean
 
 import click
 
 import tsm2_tune
+from benchmarks.result_file import program_facts
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.tuner.device.cuda import cuda_device_count
+from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.runs.events import Event, OfRun, TrialInterrupted, TrialStored
 
+PAIRS = 2  # of turns that are counted
 SHAPES = "20480x2/4/8/16/32x20480,1e6x8/16x8/16,8/16x8/16x1e6"
 
 
@@ -49,9 +54,9 @@ class Rate:
 @click.option("--max-trials", default=100, show_default=True, help="For each problem.")
 @click.option("--output", type=click.Path(dir_okay=False), required=True, help="JSON.")
 def main(shapes: str, max_trials: int, output: str) -> None:
-    """Tune on GPU 0, then on all GPUs."""
+    """Tune on all GPUs, then in turns on GPU 0 and on all."""
     turns = []
-    for device in ("all", "0", "all"):
+    for device in ("all", *PAIRS * ("0", "all")):
         rate = Rate()
         with tempfile.TemporaryDirectory() as folder:
             tsm2_tune.tune(
@@ -61,10 +66,12 @@ def main(shapes: str, max_trials: int, output: str) -> None:
         gpus = 1 if device == "0" else cuda_device_count()
         turns.append({"gpus": gpus, "trials": len(rate.times), "trials_per_second": round(rate.per_second, 2)})
         click.echo(turns[-1])
-    _, one, every = turns
-    gain = every["trials_per_second"] / one["trials_per_second"]
-    Path(output).write_text(json.dumps({"shapes": shapes, "one": one, "all": every, "gain": round(gain, 3)}) + "\n")
-    click.echo(f"{every['gpus']} GPUs make {gain:.2f} times the trials of one")
+    one, every = (mean(turn["trials_per_second"] for turn in turns[first::2]) for first in (1, 2))
+    identity = find_target("0").identity
+    facts = {"device": identity.name, "driver": identity.driver, "toolkit": identity.toolkit, **program_facts()}
+    found = {"shapes": shapes, "max_trials": max_trials, "turns": turns, "gain": round(every / one, 3)}
+    Path(output).write_text(json.dumps(facts | found, indent=1) + "\n", encoding="utf-8")
+    click.echo(f"{turns[0]['gpus']} GPUs make {every / one:.2f} times the trials of one")
 
 
 if __name__ == "__main__":
