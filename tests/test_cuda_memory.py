@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tsm2_tune.tuner.device.cuda_memory import MAPPED_BYTES, CudaMemory
+from tsm2_tune.tuner.device.cuda_memory import LARGE_BYTES, MAPPED_BYTES, CudaMemory
 from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault
 
 
@@ -39,9 +39,13 @@ class Driver:
         return Allocation(self, size_bytes)
 
 
+def memory_of(driver: Driver) -> CudaMemory:
+    return CudaMemory(driver, driver.memory_bytes)
+
+
 def test_memory_is_of_the_driver_and_goes_back() -> None:
     driver = Driver(1000)
-    buffer = CudaMemory(driver).allocate(900)
+    buffer = memory_of(driver).allocate(900)
     assert (buffer.size_bytes, driver.used_bytes) == (900, 900)
     buffer.free()
     assert driver.used_bytes == 0
@@ -49,7 +53,7 @@ def test_memory_is_of_the_driver_and_goes_back() -> None:
 
 def test_what_is_freed_is_allocated_next() -> None:
     driver = Driver(100 * MAPPED_BYTES)
-    memory = CudaMemory(driver)
+    memory = memory_of(driver)
     with memory.keeping():
         addresses = set()
         for size_bytes in (1, 100, MAPPED_BYTES, 0):
@@ -68,7 +72,7 @@ def test_what_is_freed_is_allocated_next() -> None:
 
 def test_what_is_much_larger_is_kept_for_others() -> None:
     driver = Driver(100 * MAPPED_BYTES)
-    memory = CudaMemory(driver)
+    memory = memory_of(driver)
     with memory.keeping():
         for mapped in (10, 12):
             memory.allocate(mapped * MAPPED_BYTES).free()
@@ -80,9 +84,31 @@ def test_what_is_much_larger_is_kept_for_others() -> None:
         one.free()
 
 
+def test_a_large_buffer_serves_all_smaller_large_ones() -> None:
+    driver = Driver(100 * LARGE_BYTES)
+    memory = memory_of(driver)
+    with memory.keeping():
+        for times in (50, 7, 1):
+            memory.allocate(times * LARGE_BYTES).free()
+        assert driver.allocations == 1
+        memory.allocate(LARGE_BYTES // 2).free()
+        assert driver.allocations == 2
+
+
+def test_what_never_fits_frees_nothing() -> None:
+    driver = Driver(10 * MAPPED_BYTES)
+    memory = memory_of(driver)
+    with memory.keeping():
+        memory.allocate(6 * MAPPED_BYTES).free()
+        with pytest.raises(MemoryError, match="bytes of device memory"):
+            memory.allocate(11 * MAPPED_BYTES)
+        memory.allocate(6 * MAPPED_BYTES).free()
+        assert driver.allocations == 1
+
+
 def test_what_is_kept_makes_room() -> None:
     driver = Driver(10 * MAPPED_BYTES)
-    memory = CudaMemory(driver)
+    memory = memory_of(driver)
     with memory.keeping():
         memory.allocate(6 * MAPPED_BYTES).free()
         large = memory.allocate(9 * MAPPED_BYTES)
@@ -99,7 +125,7 @@ def test_what_is_kept_makes_room() -> None:
 def test_memory_goes_back_after_an_error_but_for_a_fault(error: type[Exception], left: int) -> None:
     """After a fault the driver answers each call by another error, and PyCUDA prints it."""
     driver = Driver(10 * MAPPED_BYTES)
-    memory = CudaMemory(driver)
+    memory = memory_of(driver)
     with pytest.raises(error):
         _keep_and_fail(memory, error)
     assert driver.used_bytes == left * MAPPED_BYTES

@@ -141,7 +141,7 @@ class CudaDevice:
 
     def __init__(self, ordinal: int, support_path: str) -> None:
         self.drv = driver()
-        self._queue, self._memory = Queue(), CudaMemory(self.drv)
+        self._queue = Queue()
         self._streams: list[Any] = []  # for concurrent launches
         try:
             device = self.drv.Device(ordinal)
@@ -152,6 +152,7 @@ class CudaDevice:
                 f"CUDA device {ordinal} does not open ({error}): is another process using it?"
             ) from None
         self.limits = query_limits(self.drv, device)
+        self._memory = CudaMemory(self.drv, self.limits.memory_bytes)
         self._bus_id = device.pci_bus_id()
         self._support_path = support_path
         self._flush = L2Flush(self, support_path)

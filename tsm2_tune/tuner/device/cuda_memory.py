@@ -1,7 +1,8 @@
-"""GPU memory, with optional reuse of freed buffers. The driver needs milliseconds to allocate a large buffer."""
+"""GPU memory, with optional reuse of freed buffers. The driver needs 20 ms to allocate a GB."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault
 
 MAPPED_BYTES = 2 * 2**20  # granularity of the driver's allocations
 MOST_TIMES = 1.25  # a reused buffer is at most this many times as large as the requested size
+LARGE_BYTES = 2**30  # from this size on any buffer that is large enough is reused: the driver needs 20 ms for each GB
 
 
 class CudaBuffer:
@@ -27,8 +29,9 @@ class CudaBuffer:
 class CudaMemory:
     """Allocator of GPU memory. Within the context `keeping` it reuses freed buffers."""
 
-    def __init__(self, drv: Any) -> None:
-        self._drv = drv
+    def __init__(self, drv: Any, memory_bytes: int) -> None:
+        """`memory_bytes` is the size of the GPU's memory."""
+        self._drv, self._memory_bytes = drv, memory_bytes
         self._is_keeping = False
         self._kept: list[CudaBuffer] = []
 
@@ -37,7 +40,10 @@ class CudaMemory:
         if not self._is_keeping:
             return self._allocated(size_bytes, max(size_bytes, 1))
         whole_bytes = -(-max(size_bytes, 1) // MAPPED_BYTES) * MAPPED_BYTES
-        fitting = [one for one in self._kept if whole_bytes <= one.allocated_bytes <= MOST_TIMES * whole_bytes]
+        if whole_bytes > self._memory_bytes:
+            raise MemoryError(f"{size_bytes} bytes of device memory")
+        most_bytes = math.inf if whole_bytes >= LARGE_BYTES else MOST_TIMES * whole_bytes
+        fitting = [one for one in self._kept if whole_bytes <= one.allocated_bytes <= most_bytes]
         if fitting:
             one = min(fitting, key=lambda kept: kept.allocated_bytes)
             self._kept.remove(one)

@@ -58,7 +58,8 @@ def _verdicts(
 ) -> Generator[Verdict, None, None]:
     """Yield a verdict for each call.
 
-    Large problems run last, after the slow concurrent calls have freed their memory.
+    Large problems run last, after the slow concurrent calls have freed their memory. The largest of them, with 64-bit
+    indices, come first: smaller ones reuse their memory, and the driver needs a second to allocate 50 GB.
     """
     runners = [_KernelRunner(device, support, run, request.seed) for run in request.runs]
     with ExitStack() as used:
@@ -78,7 +79,7 @@ def _verdicts(
                 wait()
                 verdict = inspect(one.operands, one.check, one.bound)
             yield _prefixed(one.what, verdict)
-    for runner in runners:
+    for runner in reversed(runners):
         yield from runner.verdicts(tell, "", are_large=True)
 
 
@@ -145,11 +146,17 @@ class _KernelRunner:
     def verdicts(self, tell: Callable[[str], None], beside: str, *, are_large: bool) -> Iterator[Verdict]:
         """Yield the verdicts on calls that do not run concurrently.
 
-        With `are_large`, run only the calls on large problems. Without it, run all other calls and the repeated
-        launches. The text `beside` names the concurrent calls, for error messages.
+        With `are_large`, run only the calls on large problems, the largest first. Without it, run all other calls and
+        the repeated launches. The text `beside` names the concurrent calls, for error messages.
         """
-        calls = [one for one in enumerate(self._run.calls) if one[0] not in self._concurrent]
-        for group in _groups([one for one in calls if one[1].is_large == are_large], self._device.calls_ahead):
+        calls = [
+            (number, call)
+            for number, call in enumerate(self._run.calls)
+            if call.is_large == are_large and number not in self._concurrent
+        ]
+        if are_large:
+            calls.sort(key=lambda one: needed_bytes(one[1].problem, one[1].padding), reverse=True)
+        for group in _groups(calls, self._device.calls_ahead):
             first, last = self._what(group[0][1]), self._what(group[-1][1])
             tell(f"{group[0][1].stage} {self._run.how}")
             with _named((f"{first} ... {last}" if len(group) > 1 else first) + beside):

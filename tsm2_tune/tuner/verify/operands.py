@@ -254,10 +254,15 @@ class Operands:
         return np.int32(self.problem.batch), *(np.int64(one.stride) for one in (self.a, self.b, self.c))
 
 
-def needed_bytes(problem: Problem) -> int:
-    """Return the number of bytes of device memory that the operands need, with guard zones and padding."""
+def needed_bytes(problem: Problem, padding: Mapping[str, int] | None = None) -> int:
+    """Return the number of bytes of device memory that the operands need, with guard zones and padding.
+
+    `padding` (matrix name -> elements) increases leading dimensions.
+    """
+    more = padding or {}
     elements = sum(
-        problem.batch * (rows + PADDING_ROWS) * (columns + MOST_GAP * problem.is_batched) + 2 * GUARD_ELEMENTS
-        for rows, columns in problem.stored.values()
+        problem.batch * (rows + PADDING_ROWS + more.get(name, 0)) * (columns + MOST_GAP * problem.is_batched)
+        + 2 * GUARD_ELEMENTS
+        for name, (rows, columns) in problem.stored.items()
     )
     return elements * problem.dtype.element_bytes

@@ -15,7 +15,7 @@ Other kernels do not run these calls, because they take too long. The calls for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 from tsm2_tune.generator.config import KernelConfig
@@ -174,7 +174,11 @@ def watched_calls(asked: Problem, config: KernelConfig, coverage: Coverage) -> I
 
 
 def _at_large_offsets(problem: Problem, bits: int) -> Iterator[Call]:
-    """Yield calls in which one operand's leading dimension is so large that offsets need `bits`-bit indices."""
+    """Yield calls in which one operand's leading dimension is so large that offsets need `bits`-bit indices.
+
+    An index counts within a product, so two products of a batch are enough.
+    """
+    problem = replace(problem, batch=min(problem.batch, 2))
     for name, (contiguous, lines) in problem.stored.items():
         if lines == 1:
             continue
