@@ -39,7 +39,6 @@ from tsm2_tune.tuner.packs.left_out import vendor_us, with_gain_errors
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
 DRAWS = 3  # random thinned packs of each share
-PRIOR_ERROR = DeviceRates(1, 0.0, 0.0, {}).gain_error
 Shape = tuple[int, ...]  # m, n, k and number of products
 
 
@@ -110,17 +109,19 @@ def gains_of_thinned(kernels: Sequence[MeasuredKernel], rates: DeviceRates, shar
     groups = defaultdict[tuple[str, str], list[MeasuredKernel]](list)
     for kernel in kernels:
         groups[kernel.winner.dtype, kernel.winner.op].append(kernel)
-    rng, prior, device = random.Random(seed), replace(rates, gain_error=PRIOR_ERROR), kernels[0].winner.device
-    thin = dict[tuple[str, str], list[MeasuredKernel]]()
-    for kind, group in groups.items():
+    rng, device = random.Random(seed), kernels[0].winner.device
+    kept_kernels = list[MeasuredKernel]()
+    for group in groups.values():
         shapes = sorted(set(vendor_times_of(group)).union(*map(times_of, group)))
         kept = {*rng.sample(shapes, max(round(share * len(shapes)), 1)), own_shape(rng.choice(group))}
-        thin[kind] = thinned(group, kept, prior)
-    errors = with_gain_errors([kernel for group in thin.values() for kernel in group], {device: prior})
+        kept_kernels += thinned(group, kept, rates)
+    thin = defaultdict[tuple[str, str], list[MeasuredKernel]](list)
+    for kernel in with_gain_errors(kept_kernels, {device: rates}):
+        thin[kernel.winner.dtype, kernel.winner.op].append(kernel)
     gains = Gains()
     for (dtype, op), group in groups.items():
         measured = {(one.winner.config, own_shape(one)): times_of(one) for one in group}
-        core = core_of(thin[dtype, op], errors)
+        core = core_of(thin[dtype, op], {device: rates})
         for shape, cublas_us in vendor_times_of(group).items():
             layout = Layout.of_op(dtype, (shape[0], shape[1], shape[2]), op, shape[3])
             choice = core.choose(core_record(*layout, leaves_out_shape=True), device)

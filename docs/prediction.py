@@ -174,7 +174,7 @@ class Example:
         self.values |= {
             "read_gbytes_per_s": rates.read_gbytes_per_s, "copy_gbytes_per_s": rates.copy_gbytes_per_s,
             "gflops": rates.gflops[DTYPE], "multiprocessors": rates.multiprocessors,
-            "gain_error": rates.gain_error,
+            "gain_error": self.kernel.gain_error,
             "element_bytes": DTYPES_BYTES[DTYPE], "slowdown": slowdown_with(self.values),
         }  # fmt: skip
         w = self.match.winner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -80,15 +80,28 @@ def test_the_measurement_of_a_transposed_shape_is_left_out_too() -> None:
     ids=["one shape", "no times", "wrong results of cuBLAS"],
 )
 def test_without_measurements_the_error_is_the_prior(kernels: list[MeasuredKernel]) -> None:
-    assert with_gain_errors(kernels, {GPU: RATES}) == {GPU: RATES}
+    assert with_gain_errors(kernels, {GPU: RATES}) == kernels
 
 
 def test_losses_raise_the_error_and_gains_lower_it() -> None:
     """One of two shapes loses log 6, the other gains as much; the prior counts as ten shapes."""
-    exact, wrong = (with_gain_errors(pair(us), {GPU: RATES})[GPU].gain_error for us in (US / 2, 3 * US))
+    exact, wrong = (gain_error(pair(us)) for us in (US / 2, 3 * US))
     factor = next(left_out(pair(), {GPU: RATES})).error_factor
-    assert exact == pytest.approx(math.sqrt(10 / 12 * 0.25**2), rel=0.05)
-    assert wrong == pytest.approx(math.sqrt((10 * 0.25**2 + 2 * (math.log(6) / factor) ** 2) / 12), rel=0.05)
+    assert exact == pytest.approx(math.sqrt(10 / 12 * 0.3**2), rel=0.05)
+    assert wrong == pytest.approx(math.sqrt((10 * 0.3**2 + 2 * (math.log(6) / factor) ** 2) / 12), rel=0.05)
+
+
+def test_each_type_has_an_error_of_its_own() -> None:
+    kernels = [*pair(3 * US), *(replace(one, winner=replace(one.winner, dtype="f64")) for one in pair(US / 2))]
+    found = with_gain_errors(kernels, {GPU: replace(RATES, gflops={"f32": 60e3, "f64": 60e3})})
+    errors = {one.winner.dtype: one.gain_error for one in found}
+    assert errors["f32"] == pytest.approx(gain_error(pair(3 * US)), rel=0.01)
+    assert errors["f64"] == pytest.approx(gain_error(pair(US / 2)), rel=0.1)
+
+
+def gain_error(kernels: Sequence[MeasuredKernel]) -> float:
+    (found,) = {one.gain_error for one in with_gain_errors(kernels, {GPU: RATES})}
+    return found
 
 
 @pytest.mark.parametrize(
@@ -98,7 +111,7 @@ def test_losses_raise_the_error_and_gains_lower_it() -> None:
 def test_a_kernel_must_be_faster_by_more_than_the_error(error: float, k: int, is_vendors: bool) -> None:
     """The predicted gain is 1.5, so 0.75 errors may be 0.405. The error factor is sqrt(1 + 1 / 1 + (0.45 d)^2)."""
     kernel = measured(PLAIN, HERE, US, vendor_us=1.5 * US)
-    found = core(kernel, rates=replace(RATES, gain_error=error)).choose(product((*HERE[:2], k)), GPU)
+    found = core(replace(kernel, gain_error=error)).choose(product((*HERE[:2], k)), GPU)
     assert found.vendor_us / found.us == pytest.approx(1.5, rel=0.05)
     assert found.is_vendors == is_vendors
     assert found.distance == pytest.approx(math.log(HERE[2] / k))

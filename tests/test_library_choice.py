@@ -50,7 +50,7 @@ def test_a_library_tells_the_cores_choice(
 ) -> None:
     found, known = everything(seed)
     kernels, calls = kernels_of_everything(seed), random_calls(600, seed)
-    core = core_of(kernels, with_gain_errors(kernels, known.rates))
+    core = core_of(with_gain_errors(kernels, known.rates), known.rates)
     library = str(fabricated_library(tmp_path, *pack_of_everything(seed), known=known, found=found))
     told, times, chosen = there(choices, library, calls, device), there(compared, library, calls, device), 0
     for call, (status, text, error), compared_times in zip(calls, told, times, strict=True):

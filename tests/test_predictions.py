@@ -17,7 +17,7 @@ from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.runtime.choice.core import PREDICTED, TUNED
 from tsm2_tune.runtime.choice.launch import Launch
-from tsm2_tune.tuner.packs.core_pack import DeviceRates, core_of
+from tsm2_tune.tuner.packs.core_pack import PRIOR_GAIN_ERROR, DeviceRates, core_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
@@ -82,7 +82,7 @@ def test_a_gain_that_is_too_uncertain_is_printed_with_the_error(times_k: int, is
     chooser = core(measured(SPLIT, R, 380.0, vendor_us=600.0))
     found = chooser.choose(product((m, n, k * times_k)), GPU)
     gain = found.vendor_us / found.us
-    least = math.exp(0.75 * RATES.gain_error * math.sqrt(1 + 1 + (0.45 * math.log(times_k)) ** 2))
+    least = math.exp(0.75 * PRIOR_GAIN_ERROR * math.sqrt(1 + 1 + (0.45 * math.log(times_k)) ** 2))
     printed = f"; the predicted gain of {gain:.2f} x is too uncertain: at least {least:.2f} x is needed"
     assert (found.is_vendors, gain < least) == (is_vendors, is_vendors)
     assert gain > 1.2

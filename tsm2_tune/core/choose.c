@@ -357,8 +357,7 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
 
 double least_gain(const struct core_pack *pack, const struct core_choice *choice)
 {
-    const struct core_device *device = &pack->devices[pack->kernels[choice->kernel].device];
-    return exp(CONFIDENCE * device->gain_error * choice->error_factor);
+    return exp(CONFIDENCE * pack->kernels[choice->kernel].gain_error * choice->error_factor);
 }
 
 /* Return whether cuBLAS should compute the product. At a tuned shape the measured times decide. Without predicted times

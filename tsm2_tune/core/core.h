@@ -46,7 +46,7 @@ enum core_batched {
 /* --- The pack's tables --- */
 
 #define CORE_MAGIC "TSM2PACK"
-enum { CORE_PACK_VERSION = 4 };
+enum { CORE_PACK_VERSION = 5 };
 
 struct core_header {
     char magic[8];
@@ -59,8 +59,6 @@ struct core_device {
     double read_gbytes_per_s;        /* measured; 0: unknown, then no times are predicted */
     double copy_gbytes_per_s;        /* bytes read plus bytes written */
     double gflops[CORE_TYPES];       /* a fused multiply-add counts as two; 0: unknown */
-    double gain_error;               /* times the error_factor of a choice: standard deviation of the error of
-                                        log(predicted gain). The gain is cuBLAS's time divided by the kernel's */
     uint32_t name;                   /* as the driver reports it */
     int32_t multiprocessors;
     int32_t is_host;                 /* kernels are emulated there */
@@ -90,6 +88,8 @@ struct core_kernel {
 
     /* How it divides its work. */
     struct core_rates rates;
+    double gain_error; /* times the error_factor of a choice: standard deviation of the error of log(predicted gain).
+                          The gain is cuBLAS's time divided by the kernel's */
     int32_t resident; /* occupancy: resident blocks per multiprocessor. 0: unknown; then the choice for a product that
                          it can compute uses no predicted times, not even of other kernels */
     int32_t tile_m; /* rows of a tile of C; a block computes one or more tiles, one below the other */

@@ -9,8 +9,8 @@
 /* Sizes that a pack's writer relies on. */
 typedef char size_t_has_64_bits[sizeof(size_t) == 8 ? 1 : -1]; /* so that the sums of read_layout do not wrap */
 typedef char header_is_32_bytes[sizeof(struct core_header) == 32 ? 1 : -1];
-typedef char device_is_120_bytes[sizeof(struct core_device) == 120 ? 1 : -1];
-typedef char kernel_is_240_bytes[sizeof(struct core_kernel) == 240 ? 1 : -1];
+typedef char device_is_112_bytes[sizeof(struct core_device) == 112 ? 1 : -1];
+typedef char kernel_is_248_bytes[sizeof(struct core_kernel) == 248 ? 1 : -1];
 typedef char time_is_48_bytes[sizeof(struct core_time) == 48 ? 1 : -1];
 
 /* Bounds of CUDA, and of what a device may be. They keep arithmetic on a pack's numbers in range. */
@@ -79,8 +79,6 @@ static const char *device_fault(const struct core_pack *pack, const struct core_
         are_rates &= is_rate(device->gflops[type]);
     if (!are_rates)
         return "a device's rate is out of range";
-    if (!is_in(device->gain_error, 0, LARGEST_NUMBER))
-        return "the error of a device's predicted gains is out of range";
     if (device->multiprocessors < 1 || device->multiprocessors > MOST_MULTIPROCESSORS)
         return "a device's number of multiprocessors is out of range";
     if (!is_flag(device->is_host))
@@ -108,6 +106,8 @@ static const char *tiling_fault(const struct core_kernel *kernel)
     if (!is_in(kernel->rates.without_vectors, 1e-3, 1e3) || !is_in(kernel->rates.arithmetic_rate, 1e-3, 1e3) ||
         !is_in(kernel->rates.cached_rate, 1e-3, 1e3))
         return "a kernel's rate is out of range";
+    if (!is_in(kernel->gain_error, 0, LARGEST_NUMBER))
+        return "the error of a kernel's predicted gains is out of range";
     return NULL;
 }
 

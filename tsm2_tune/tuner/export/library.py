@@ -145,7 +145,7 @@ def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> 
     """Return the shared object. Raise ToolMissing if the C++ compiler is missing or fails."""
     kernels = [measured_kernel(row, source, known) for row, source in winners]
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
-    core = core_pack(kernels, with_gain_errors(kernels, known.rates))
+    core = core_pack(with_gain_errors(kernels, known.rates), known.rates)
     text = pack_text([one.winner for one in kernels], about, cubins, len(core))
     return built({PACK: text.encode(), CORE: core, BINARIES: b"".join(_aligned(cubins))}, name)
 

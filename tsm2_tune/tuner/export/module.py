@@ -72,7 +72,7 @@ def module_text(
     for _, keys in groupby(cubins, lambda key: key[0]):
         blocks.add({key: cubins[key] for key in keys})
     kernels = [measured_kernel(row, sources[row.trial_id], known) for row in rows]
-    pack, core = core_pack(kernels, with_gain_errors(kernels, known.rates)), core_binary()
+    pack, core = core_pack(with_gain_errors(kernels, known.rates), known.rates), core_binary()
     core_text = json.dumps({name: text.decode() for name, text in core_texts().items()}).encode()
     head = filled(
         "module_head.py.jinja",

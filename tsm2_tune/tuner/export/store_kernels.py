@@ -46,11 +46,12 @@ def exported_kernels(
     winning = store.winning(rows)
     known, fastest = known_of(store, winning), vendor_elsewhere(store, winning, of_gemm=False)
     kernels = [measured_kernel(row, winning[row.trial_id].trial.source, known) for row in rows]
+    kernels = with_gain_errors(kernels, known.rates)
     with_fastest_vendor = [
         _with_fastest_vendor(kernel, row, fastest.get(row.trial_id, ()))
         for kernel, row in zip(kernels, rows, strict=True)
     ]
-    return ExportedKernels(tuple(kernels), tuple(with_fastest_vendor), with_gain_errors(kernels, known.rates))
+    return ExportedKernels(tuple(kernels), tuple(with_fastest_vendor), dict(known.rates))
 
 
 def _with_fastest_vendor(kernel: MeasuredKernel, row: BestRow, between: VendorElsewhere) -> MeasuredKernel:

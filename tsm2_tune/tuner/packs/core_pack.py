@@ -18,8 +18,9 @@ from tsm2_tune.tuner.compile.core_library import core_library
 
 Times = Sequence[Sequence[float]]
 
-MAGIC, VERSION = b"TSM2PACK", 4
+MAGIC, VERSION = b"TSM2PACK", 5
 ORDERS = {"n": 0, "t": 1}
+PRIOR_GAIN_ERROR = 0.3  # without measurements
 UNKNOWN = Tiling(resident=0, tile_m=1, tile_n=0, k_step=0, k_per_pass=0, without_vectors=1.0)
 
 
@@ -39,7 +40,6 @@ class DeviceRecord(ctypes.LittleEndianStructure):
     _fields_ = (
         *((name, ctypes.c_double) for name in ("read_gbytes_per_s", "copy_gbytes_per_s")),
         ("gflops", ctypes.c_double * len(TYPES_IN_C)),
-        ("gain_error", ctypes.c_double),
         ("name", ctypes.c_uint32),
         *((name, ctypes.c_int32) for name in ("multiprocessors", "is_host", "unused")),
     )
@@ -52,6 +52,7 @@ class KernelRecord(ctypes.LittleEndianStructure):
         *((name, ctypes.c_int64) for name in ("m", "n", "k", "batch")),
         *((name, ctypes.c_double) for name in ("us", "vendor_us")),
         *CoreRates._fields_,
+        ("gain_error", ctypes.c_double),
         *((name, ctypes.c_int32) for name in ("resident", "tile_m", "tile_n", "k_step", "k_per_pass")),
         *((name, ctypes.c_int32) for name in ("k_of_resident_b", "vector_bytes", "k_padding", "n_padding")),
         *((name, ctypes.c_int32) for name in ("is_pipelined", "c_vector_bytes", "k_of_vectors")),
@@ -90,16 +91,12 @@ def _record(kind: type[RecordType], **members: Any) -> RecordType:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """The measured rates of a GPU, or of the emulation on the CPU, and the error of predicted gains.
-
-    Without measurements `gain_error` is a prior, which `left_out` explains.
-    """
+    """The measured rates of a GPU, or of the emulation on the CPU."""
 
     multiprocessors: int
     read_gbytes_per_s: float
     copy_gbytes_per_s: float  # bytes read plus bytes written
     gflops: dict[str, float]  # element type -> rate; a fused multiply-add counts as two operations
-    gain_error: float = 0.25  # standard deviation of the error of log(cuBLAS's time / the kernel's), both predicted
 
 
 @dataclass(frozen=True)
@@ -112,6 +109,8 @@ class MeasuredKernel:
     vendor_times: Times = ()  # of cuBLAS, right results only: m, n, k, products, microseconds
     # If the kernel's blocks share a batch: copies of A and B in shared memory, and elements after each line there.
     matrices_in_smem: tuple[int, int] = (0, 0)
+    # Standard deviation of the error of log(cuBLAS's time / the kernel's), both predicted. `left_out` estimates it.
+    gain_error: float = PRIOR_GAIN_ERROR
 
 
 class Texts:
@@ -209,7 +208,6 @@ def _device(texts: Texts, name: str, rates: DeviceRates | None, *, is_host: bool
         read_gbytes_per_s=rates.read_gbytes_per_s,
         copy_gbytes_per_s=rates.copy_gbytes_per_s,
         gflops=tuple(rates.gflops.get(dtype, 0.0) for dtype in TYPES_IN_C),
-        gain_error=rates.gain_error,
         name=texts.offset(name),
         multiprocessors=rates.multiprocessors,
         is_host=is_host,
@@ -242,6 +240,7 @@ def _kernel(
         us=w.median_us,
         vendor_us=w.vendor_us if w.vendor_us is not None and w.vendor_right else 0.0,
         **asdict(kernel.tiling or UNKNOWN),  # has the record's names
+        gain_error=kernel.gain_error,
         threads=launch.threads,
         smem_bytes=launch.smem_bytes,
         rows_per_block=launch.rows_per_block,

@@ -61,7 +61,9 @@ def _kernel(values: dict[str, Any]) -> MeasuredKernel:
     winner = Winner(**{**values["winner"], "launch": Launch(**values["winner"]["launch"])})
     tiling = values["tiling"] and Tiling(**values["tiling"])
     stages, padding = values["matrices_in_smem"]
-    return MeasuredKernel(winner, tiling, values["times"], values["vendor_times"], (stages, padding))
+    return MeasuredKernel(
+        winner, tiling, values["times"], values["vendor_times"], (stages, padding), values["gain_error"]
+    )
 
 
 def _chooser(kernels: tuple[MeasuredKernel, ...], device_rates: dict[str, DeviceRates]) -> Chooser:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.runtime.choice.core import NO_KERNEL, Core
 from tsm2_tune.runtime.choice.winners import Winner
-from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
+from tsm2_tune.tuner.packs.core_pack import PRIOR_GAIN_ERROR, DeviceRates, MeasuredKernel, core_of
 
-PRIOR_SHAPES = 10  # so many left-out shapes count as much as the error that is assumed without any
+PRIOR_SHAPES = 10  # so many left-out shapes count as much as PRIOR_GAIN_ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +87,24 @@ def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> 
 
 def with_gain_errors(
     kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]
-) -> dict[str, DeviceRates]:
-    """Return the rates of each GPU with the error of predicted gains, `gain_error`.
+) -> list[MeasuredKernel]:
+    """Return the kernels with the errors of their predicted gains, `gain_error`.
 
-    It is the root mean square of the overestimates of log(gain) at left-out shapes, times the square root of 2, since
-    underestimates count as 0. An overestimate is divided by the error factor of its prediction. The error assumed
-    without any left-out shape counts as PRIOR_SHAPES shapes. Raise the errors of `core_of`.
+    Kernels of one device and element type have one error, those of batches another. It is the root mean square of the
+    overestimates of log(gain) at left-out shapes, times the square root of 2, since underestimates count as 0. An
+    overestimate is divided by the error factor of its prediction. PRIOR_GAIN_ERROR counts as PRIOR_SHAPES shapes.
+    Raise the errors of `core_of`.
     """
-    found = defaultdict[str, list[LeftOut]](list)
+    found = defaultdict[tuple[str, str, bool], list[LeftOut]](list)
     for one in left_out(kernels, device_rates):
-        found[one.winner.device].append(one)
-    return {device: _with_gain_error(rates, found[device]) for device, rates in device_rates.items()}
+        found[_kind(one.winner)].append(one)
+    return [replace(one, gain_error=_gain_error(found[_kind(one.winner)])) for one in kernels]
 
 
-def _with_gain_error(rates: DeviceRates, found: Sequence[LeftOut]) -> DeviceRates:
+def _kind(winner: Winner) -> tuple[str, str, bool]:
+    return winner.device, winner.dtype, winner.batch > 1
+
+
+def _gain_error(found: Sequence[LeftOut]) -> float:
     squares = 2 * sum((max(one.log_overestimate, 0.0) / one.error_factor) ** 2 for one in found)
-    variance = (PRIOR_SHAPES * rates.gain_error**2 + squares) / (PRIOR_SHAPES + len(found))
-    return replace(rates, gain_error=math.sqrt(variance))
+    return math.sqrt((PRIOR_SHAPES * PRIOR_GAIN_ERROR**2 + squares) / (PRIOR_SHAPES + len(found)))
