@@ -49,7 +49,7 @@ lint: $(VENV)/installed
 
 dist: $(VENV)/installed
 	rm -rf dist
-	$(BIN)/python -m build --sdist --wheel
+	$(BIN)/python -m build --no-isolation --sdist --wheel
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m tests.installed dist
 

@@ -66,6 +66,17 @@ def measured(store: Store, shapes: Iterable[Problem], taken: Times, **options: A
     return set(device.tried)
 
 
+def test_batches_are_measured_at_batches_alone(store: Store) -> None:
+    first, second = (StreamAFmaConfig(128, 1, columns, 8, 4, 13, 1, 1) for columns in (8, 16))
+    single = SHAPES[:2]
+    batches = [replace(problem, batch=30) for problem in single]
+    won(store, (first, single[0]), (second, single[1]), (first, batches[0]), (second, batches[1]))
+    tried = measured(store, [*single, *batches], {})
+    kernels = {(config.partition(",splits")[0], problem) for config, problem in tried}
+    one, other = (config.text.partition(",splits")[0] for config in (first, second))
+    assert kernels == {(one, single[1]), (other, single[0]), (one, batches[1]), (other, batches[0])}
+
+
 def test_every_winners_kernel_is_measured_at_every_other_shape_once(store: Store) -> None:
     """Whatever the most trials and the budget are."""
     won(store, *THREE)

@@ -4,7 +4,7 @@ A shape is tuned if a search was run for it. Its winner is the fastest kernel. A
 the search only. An exported module predicts a kernel's time at other shapes from its measured times, so more measured
 shapes improve the prediction. These kernels are timed:
 
-- each winner, at the tuned shapes nearest to its own shape;
+- each winner, at the tuned shapes nearest to its own shape; of batches, only these;
 - for shapes between the tuned shapes, the first kernels that a search there would try. They are timed at the nearest
   tuned shapes;
 - exported kernels, at every shape at which they are predicted to be nearly the fastest: tuned shapes and shapes
@@ -54,7 +54,9 @@ Kernels = dict[str, dict[Problem, KernelConfig]]  # kernel's text -> shape -> co
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The tuned shapes of one element type and op, with their winners and all measured times at these shapes."""
+    """The tuned shapes of one element type and op, of single products or of batches, with their winners and all
+    measured times at these shapes.
+    """
 
     won: Kernels  # winners, at the shapes at which they are the fastest
     between: Kernels  # kernels planned for shapes between tuned shapes, at the planned shapes
@@ -143,8 +145,8 @@ class CrossTiming:
         """
         while due := self._contending(kind):  # new times change the predictions
             yield from self._tried(due)
-        here = (problem for problem, _ in self._tried_here if problem.dtype_name == kind.dtype_name)
-        alike = dict.fromkeys(problem for problem in here if problem.op == kind.op)
+        here = (problem for problem, _ in self._tried_here)
+        alike = dict.fromkeys(problem for problem in here if _kind(problem) == _kind(kind))
         searched = self._searched([kind])
         tried = [problem for problem in alike if problem not in searched]
         for problem in dict.fromkeys([*self._unsettled_between(kind), *tried]):
@@ -153,7 +155,7 @@ class CrossTiming:
     def _searched(self, alike: Iterable[Problem]) -> frozenset[Problem]:
         """Return the shapes for which a search has stored trials, of the element types and ops in `alike`."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
-        kinds = {(problem.dtype_name, problem.op): problem for problem in alike}
+        kinds = {_kind(problem): problem for problem in alike}
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
 
     def _unsettled_between(self, kind: Problem) -> list[Problem]:
@@ -192,25 +194,24 @@ class CrossTiming:
 
     def _groups(self) -> Iterator[Group]:
         """Yield each group of at least two tuned shapes that contains a problem in `asked`."""
-        rows = sorted(self._winners(), key=lambda row: (row.dtype, row.op))
-        for _, of_group in groupby(rows, key=lambda row: (row.dtype, row.op)):
+        rows = sorted(self._winners(), key=lambda row: _kind(row.problem))
+        for _, of_group in groupby(rows, key=lambda row: _kind(row.problem)):
             among = list(of_group)
             if len(among) > 1 and any(row.problem in self.asked for row in among):
                 yield self._group(among)
 
     def _winners(self, problem: Problem | None = None, alike: Problem | None = None) -> list[BestRow]:
-        """Return the winners (fastest kernels) of tuned shapes, without batches and without winners whose code has
-        changed.
-        """
+        """Return the winners (fastest kernels) of tuned shapes, without winners whose code has changed."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         found = self.store.best(device=device, problem=problem, alike=alike, cache=cache)
-        return [row for row in found if not (row.stale or row.problem.is_batched)]
+        return [row for row in found if not row.stale]
 
     def _group(self, rows: Sequence[BestRow]) -> Group:
         tuner, unsettled = self.tuner, {row.problem for row in rows if _is_unsettled(row)}
         tuned = [row.problem for row in rows]
         planned = self._planned(tuned)
-        between_shapes = [] if self.tuner.target.is_host else unsearched_between(self.store, rows)
+        is_alone = self.tuner.target.is_host or tuned[0].is_batched
+        between_shapes = [] if is_alone else unsearched_between(self.store, rows)
         counts = Comparable(tuner.basis)
         won, winners, known = Kernels(), dict[Problem, CurrentTrial](), {}
         for row in rows:
@@ -230,11 +231,11 @@ class CrossTiming:
     def _planned(self, problems: Collection[Problem]) -> Kernels:
         """Return the first kernels that a search would try between tuned shapes.
 
-        Return {} on the CPU, or for fewer than MEASURED shapes.
+        Return {} on the CPU, for batches, or for fewer than MEASURED shapes.
         """
-        if self.tuner.target.is_host or len(problems) < MEASURED:
-            return {}
         key = tuple(problems)
+        if self.tuner.target.is_host or key[0].is_batched or len(key) < MEASURED:
+            return {}
         if key not in self._plans:
             self._plans[key] = kernels_between(problems, self.tuner.target.limits, candidate_times_us)
         return self._plans[key]
@@ -258,7 +259,7 @@ class CrossTiming:
     def _contending(self, kind: Problem) -> dict[Problem, list[Candidate]]:
         """Return for each shape the candidates to try: those that are predicted to be nearly the fastest there."""
         winners = self._winners(alike=kind)
-        if self.tuner.target.is_host or len(winners) < 2:
+        if self.tuner.target.is_host or kind.is_batched or len(winners) < 2:
             return {}
         group = self._group(winners)
 
@@ -320,8 +321,8 @@ class CrossTiming:
 
     def _unverified(self) -> list[BestRow]:
         """Return the kernels that an export adds for shapes between tuned shapes, if not yet verified in full."""
-        kinds = {(problem.dtype_name, problem.op) for problem in self.asked}
-        winners = [row for row in self._winners() if (row.dtype, row.op) in kinds]
+        kinds = {_kind(problem) for problem in self.asked}
+        winners = [row for row in self._winners() if _kind(row.problem) in kinds]
         return [row for row in rows_between(self.store, winners) if not row.verified_in_full]
 
     def _verified(self) -> Iterator[WinnerVerified]:
@@ -374,6 +375,11 @@ def unbounded(tuner: Executor) -> Iterator[None]:
 def _is_unsettled(row: BestRow) -> bool:
     """Return whether the winner has neither been in a final (repeated timing) nor been verified in full."""
     return row.round == 0 and not row.verified_in_full
+
+
+def _kind(problem: Problem) -> tuple[str, str, bool]:
+    """Return what problems whose kernels are timed at each other's shapes have in common."""
+    return problem.dtype_name, problem.op, problem.is_batched
 
 
 def _memory_bytes(candidate: Candidate) -> int:
