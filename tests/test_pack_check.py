@@ -267,7 +267,7 @@ def test_the_command_prints_a_line_for_each_part(pack: Path, gpu: World) -> None
     gpu.times = lambda problem: (100.0, 90.0 if problem == SHAPES[0] else 200.0)
     said = run("pack", "--check", str(pack), "--only", "R,L,T")
     assert (said.exit_code, said.stderr) == (0, f"checking {pack} on {HERE}: about 120 seconds\n")
-    head, columns, of_r, of_l, about, closing = said.stdout.splitlines()
+    head, columns, of_r, of_l, about, closing, slow = said.stdout.splitlines()
     assert head == f"{HERE}, kernels of {pack}, tuned on {HERE}: L2 dirty before each sample"
     assert columns.split() == COLUMNS
     kind, dtype, *_, worst, _, trust = of_r.split()
@@ -275,6 +275,7 @@ def test_the_command_prints_a_line_for_each_part(pack: Path, gpu: World) -> None
     assert of_l.split()[-1] == "yes"
     assert about.startswith("x cuBLAS: times as fast as cuBLAS")
     assert closing.endswith("to tune the parts with no or partly: tsm2-tune pack --only R --dtype f32 -o own.jsonl")
+    assert slow.startswith(f"{SHAPES[0].text}, tuned: 100.0 us, cuBLAS 90.0 us: 0.90 x, ")
 
 
 def test_a_check_that_is_stopped_says_so(pack: Path, gpu: World) -> None:

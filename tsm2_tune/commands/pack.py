@@ -176,6 +176,9 @@ def _check(ctx: click.Context, pack: str, spec: str | None, dtypes: str, kinds: 
 
 
 def _print_check(name: str, found: PackCheck) -> None:
+    """Print a line for each part, and below the table each product that has failed or is slower than cuBLAS."""
+    from tsm2_tune.tuner.packs.gains import SLOWER
+
     console = tables.console()
     here = found.target.identity.name
     tables.print_line(console, f"{here}, kernels of {name}, tuned on {found.tuned_on}: L2 dirty before each sample")
@@ -194,6 +197,9 @@ def _print_check(name: str, found: PackCheck) -> None:
     for one in found.products:
         if one.trouble:
             tables.print_hanging(console, f"{one.problem.text}: {one.trouble}", 2)
+        elif one.gain is not None and one.gain < SLOWER:
+            times = f"{one.kernel_us:.1f} us, cuBLAS {one.vendor_us:.1f} us: {one.gain:.2f} x"
+            tables.print_hanging(console, f"{one.problem.text}, {one.place}: {times}, {one.config}", 2)
 
 
 def _closing(found: PackCheck) -> str:
