@@ -27,5 +27,7 @@ class Tiling:
     k_padding: int = 1  # k is padded with zeros to a multiple of this
     n_padding: int = 0  # n is padded with zeros to a multiple of this; 0: of tile_n
     is_pipelined: bool = False  # a block loads its next tile's operands while it computes a tile of C
-    c_vector_bytes: int = 0  # bytes of the widest stores to C; 0: it stores elements, and vectors of B count
+    # Bytes of the widest stores to C. If they are those of an element, only lines of A must be whole vectors. 0: it
+    # stores elements, and vectors of B count.
+    c_vector_bytes: int = 0
     k_of_vectors: int = 0  # largest k for which the kernel loads A by vectors; 0: any

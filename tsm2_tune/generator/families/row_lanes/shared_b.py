@@ -314,7 +314,11 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     def tiling(self, config: RowLanesSharedBConfig, problem: Problem, resident: int) -> Tiling:
         found = super().tiling(config, problem, resident)
         return replace(
-            found, tile_m=strip_rows(config), k_of_resident_b=staged_rows(config, problem), is_pipelined=True
+            found,
+            tile_m=strip_rows(config),
+            k_of_resident_b=staged_rows(config, problem),
+            is_pipelined=True,
+            c_vector_bytes=problem.dtype.element_bytes,  # only lines of A count: B is copied once
         )
 
     def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
