@@ -88,11 +88,22 @@ def test_a_large_buffer_serves_all_smaller_large_ones() -> None:
     driver = Driver(100 * LARGE_BYTES)
     memory = memory_of(driver)
     with memory.keeping():
-        for times in (50, 7, 1):
+        for times, allocations in ((50, 1), (25, 1), (24, 2), (1, 2), (50, 2)):
             memory.allocate(times * LARGE_BYTES).free()
-        assert driver.allocations == 1
+            assert driver.allocations == allocations
         memory.allocate(LARGE_BYTES // 2).free()
-        assert driver.allocations == 2
+        assert driver.allocations == 3
+
+
+def test_a_large_buffer_wastes_too_little_to_leave_out_another() -> None:
+    driver = Driver(80 * LARGE_BYTES)
+    memory = memory_of(driver)
+    with memory.keeping():
+        for buffer in [memory.allocate(times * LARGE_BYTES) for times in (50, 20)]:
+            buffer.free()
+        both = [memory.allocate(times * LARGE_BYTES) for times in (22, 40)]
+        for buffer in both:
+            buffer.free()
 
 
 def test_what_never_fits_frees_nothing() -> None:

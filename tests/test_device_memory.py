@@ -135,7 +135,10 @@ def test_winner_is_verified_without_extents_beyond_its_workspace(
         call = Call("long extents", PROBLEM, checks_of(PROBLEM), is_large=is_large)
         request = FullVerification(PROBLEM, (Run("with splits", entry, PROBLEM.index_bits, (call,)),), seed=1)
         if is_large:
-            assert exhaustive.verify_in_full(starved, support, request, lambda _: None).correct
+            verdict = exhaustive.verify_in_full(starved, support, request, lambda _: None)
+            said = f"every element of 0 calls right, worst error 0 of its bound, {len(call.checks)} calls do not fit"
+            assert verdict.correct
+            assert verdict.detail == f"{said} in memory"
         else:
             with pytest.raises(WorkspaceTooLarge):
                 exhaustive.verify_in_full(starved, support, request, lambda _: None)

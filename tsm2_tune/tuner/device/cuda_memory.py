@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +10,8 @@ from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault
 
 MAPPED_BYTES = 2 * 2**20  # granularity of the driver's allocations
 MOST_TIMES = 1.25  # a reused buffer is at most this many times as large as the requested size
-LARGE_BYTES = 2**30  # from this size on any buffer that is large enough is reused: the driver needs 20 ms for each GB
+LARGE_BYTES = 2**30  # from this size on, a reused buffer may be larger by MOST_WASTE
+MOST_WASTE = 1 / 4  # of the GPU's memory
 
 
 class CudaBuffer:
@@ -42,7 +42,8 @@ class CudaMemory:
         whole_bytes = -(-max(size_bytes, 1) // MAPPED_BYTES) * MAPPED_BYTES
         if whole_bytes > self._memory_bytes:
             raise MemoryError(f"{size_bytes} bytes of device memory")
-        most_bytes = math.inf if whole_bytes >= LARGE_BYTES else MOST_TIMES * whole_bytes
+        waste_bytes = MOST_WASTE * self._memory_bytes if whole_bytes >= LARGE_BYTES else 0
+        most_bytes = max(MOST_TIMES * whole_bytes, whole_bytes + waste_bytes)
         fitting = [one for one in self._kept if whole_bytes <= one.allocated_bytes <= most_bytes]
         if fitting:
             one = min(fitting, key=lambda kept: kept.allocated_bytes)

@@ -38,30 +38,31 @@ def verify_in_full(
     problem's name in the message.
     """
     worst_ratio = 0.0
-    with device.keeping_memory(), closing(_verdicts(device, support, request, tell)) as verdicts:
+    runners = [_KernelRunner(device, support, run, request.seed) for run in request.runs]
+    with device.keeping_memory(), closing(_verdicts(device, runners, tell)) as verdicts:
         for verdict in verdicts:
             if not verdict.correct:
                 return verdict
             worst_ratio = max(worst_ratio, verdict.worst_ratio)
-    calls = sum(run.launches + sum(len(call.checks) for call in run.calls) for run in request.runs)
+    calls, too_large = sum(one.calls for one in runners), sum(one.too_large for one in runners)
     is_watched = any(run.how == WATCHED for run in request.runs)
     return Verdict(
         correct=True,
         worst_ratio=worst_ratio,
         detail=f"every element of {calls} calls right, worst error {worst_ratio:.2g} of its bound"
+        + (f", {too_large} calls do not fit in memory" if too_large else "")
         + (f", {WATCHED}" if is_watched else ""),
     )
 
 
 def _verdicts(
-    device: Device, support: Support, request: FullVerification, tell: Callable[[str], None]
+    device: Device, runners: Sequence[_KernelRunner], tell: Callable[[str], None]
 ) -> Generator[Verdict, None, None]:
     """Yield a verdict for each call.
 
     Large problems run last, after the slow concurrent calls have freed their memory. The largest of them, with 64-bit
     indices, come first: smaller ones reuse their memory, and the driver needs a second to allocate 50 GB.
     """
-    runners = [_KernelRunner(device, support, run, request.seed) for run in request.runs]
     with ExitStack() as used:
         tell("long extents, started")
         concurrent: list[_ConcurrentCall] = []
@@ -120,6 +121,8 @@ class _KernelRunner:
         self._device, self._support, self._run, self._seed = device, support, run, seed
         self._kernel = load(device, run.entry)
         self._concurrent: set[int] = set()  # indices of the calls that run concurrently with the others
+        self.calls = 0  # launches that were checked
+        self.too_large = 0  # that were left out, since their operands do not fit in memory
 
     def prepare_concurrent_calls(self, used: ExitStack, taken_bytes: int) -> list[_ConcurrentCall]:
         """Prepare slow calls that run concurrently with the other calls, as long as their operands fit in memory.
@@ -141,6 +144,7 @@ class _KernelRunner:
                 prepare(bound.operands, check, seed=self._seed_of(number) + 3 * place, bound=bound)
                 prepared.append(_ConcurrentCall(self._what(call), bound.operands, bound, check))
             self._concurrent.add(number)
+            self.calls += len(call.checks)
         return prepared
 
     def verdicts(self, tell: Callable[[str], None], beside: str, *, are_large: bool) -> Iterator[Verdict]:
@@ -166,6 +170,7 @@ class _KernelRunner:
             tell(f"launches one after another {self._run.how}")
             with _named(f"{self._run.repeated.text} {self._run.how}, launches one after another{beside}"):
                 verdict = self._repeated(self._run.repeated, self._run.launches)
+            self.calls += self._run.launches
             yield _prefixed(self._run.how, verdict)
 
     def _verdicts(self, group: Sequence[Numbered]) -> list[Verdict]:
@@ -175,7 +180,10 @@ class _KernelRunner:
         with ExitStack() as used:
             for number, call in group:
                 bound = self._bound(call, used)
-                if bound is not None:
+                if bound is None:
+                    self.too_large += len(call.checks)
+                else:
+                    self.calls += len(call.checks)
                     there.append(call)
                     verifications.append(KernelCalls(bound.operands, bound, call.checks, self._seed_of(number)))
             verdicts = verify_each(self._device, verifications)
