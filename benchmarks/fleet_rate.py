@@ -20,6 +20,7 @@ import click
 import tsm2_tune
 from benchmarks.result_file import program_facts
 from tsm2_tune.commands.errors import Command
+from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.device.cuda import cuda_device_count
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.runs.events import Event, OfRun, TrialInterrupted, TrialStored
@@ -33,13 +34,10 @@ class Rate:
 
     def __init__(self) -> None:
         self.times: list[float] = []
-        self.runs: set[str] = set()
 
     def hear(self, event: Event) -> None:
         """Count the event if it is a trial."""
-        if isinstance(event, OfRun):
-            self.runs.add(event.run)
-            event = event.event
+        event = event.event if isinstance(event, OfRun) else event
         if isinstance(event, TrialStored | TrialInterrupted):
             self.times.append(time.monotonic())
 
@@ -51,10 +49,12 @@ class Rate:
 
 @click.command(cls=Command)
 @click.option("--shapes", default=SHAPES, show_default=True, help="As tsm2-tune takes them.")
-@click.option("--max-trials", default=100, show_default=True, help="For each problem.")
+@click.option("--max-trials", type=click.IntRange(2), default=100, show_default=True, help="For each problem.")
 @click.option("--output", type=click.Path(dir_okay=False), required=True, help="JSON.")
 def main(shapes: str, max_trials: int, output: str) -> None:
     """Tune on all GPUs, then in turns on GPU 0 and on all."""
+    if cuda_device_count() < 2:
+        raise InputError("this machine has no two GPUs: run this where several are")
     turns = []
     for device in ("all", *PAIRS * ("0", "all")):
         rate = Rate()
