@@ -18,7 +18,7 @@ BF16 = "bf16"  # the array interface has no typestr for it
 TYPES = {  # element type -> typestr of the array interface
     "f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16", "f16": "<f2", BF16: "<u2",
 }  # fmt: skip
-FALLBACKS = ("torch", "cupy")  # a module falls back to the first installed one for its arrays
+FALLBACKS = ("torch", "cupy")  # libraries to which a module can fall back: the first installed one is used
 Arrays = tuple[Any, Any, Any]
 
 

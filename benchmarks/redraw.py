@@ -59,7 +59,7 @@ TUNED = ROOT / "benchmarks/results/h100-tuned.json"
 CALLS = ROOT / "benchmarks/results/h100-call-cost.json"
 PROGRAMS = ROOT / "benchmarks/results/h200-programs.json"
 PROGRAMS_PICTURE = ROOT / "benchmarks/results/programs.png"
-PROGRAMS_CARDS = ("H100", "H200")
+PROGRAMS_GPUS = ("H100", "H200")
 PROGRAMS_TUNED = ROOT / "benchmarks/results/h100-programs-tuned.json"
 GAINS = ROOT / "benchmarks/results/h100-gains.png"
 ALL_GAINS = ROOT / "benchmarks/results/h100-gains-all.png"
@@ -105,7 +105,7 @@ def of_published() -> dict[str, str]:
     return {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in the table was verified."}
 
 
-# Names of regions: a function that returns their Markdown by name.
+# Key: names of regions, separated by spaces. Value: a function that returns {name: Markdown}.
 DRAWN: dict[str, Callable[[], dict[str, str]]] = {
     "summary lost runs": of_versus_cublas,
     "gemv-runs gemv-grid gemv-large": lambda: gemv.drawn(json_of(GEMV)),
@@ -121,7 +121,7 @@ DRAWN: dict[str, Callable[[], dict[str, str]]] = {
     "calls": lambda: {"calls": call_tables.table(call_tables.read_calls(CALLS))},
     "scale-sizes scale-writes scale-limits": lambda: scale.drawn(scale.Campaign(10_000, 1_000, 5), scale.recorded()),
     "scale-simulated": lambda: {"scale-simulated": scale_simulation.table(scale.recorded())},
-    "programs": lambda: {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)},
+    "programs": lambda: {"programs": program_tables.table(*of_programs(), PROGRAMS_GPUS)},
     "doctor doctor-broken doctor-host": lambda: doctor_answers.drawn(DOCTOR, DOCTOR_OF_HOST),
     "coverage": lambda: {"coverage": coverage.table()},
     "batches": lambda: {"batches": batch_tables.table(batch_tables.read(BATCHES))},
@@ -141,7 +141,7 @@ def _respelt(code: re.Match[str]) -> str:
 
 
 def of_programs() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the timed programs, with kernels tuned for them, and with kernels of other shapes."""
+    """Return two files of the same programs: with kernels tuned for their shapes, and for other shapes."""
     return program_tables.read_programs(PROGRAMS_TUNED), program_tables.read_programs(PROGRAMS)
 
 
@@ -166,7 +166,7 @@ def main() -> None:
     of_calls, heading = gained(gains.Calls.of(CALLS)), gains.title(gains.read_tuned(TUNED)[0])
     gains.draw(of_calls, heading, GAINS, (gains.TUNED,))
     gains.draw(of_calls, heading, ALL_GAINS)
-    program_tables.draw(*of_programs(), PROGRAMS_CARDS, PROGRAMS_PICTURE)
+    program_tables.draw(*of_programs(), PROGRAMS_GPUS, PROGRAMS_PICTURE)
     for path, page in pages.items():
         same = path.exists() and page == path.read_text(encoding="utf-8")
         path.write_text(page, encoding="utf-8")

@@ -4,7 +4,7 @@ A shape is tuned if a search was run for it. Its winner is the fastest kernel. A
 the search only. An exported module predicts a kernel's time at other shapes from its measured times, so more measured
 shapes improve the prediction. These kernels are timed:
 
-- each winner, at the tuned shapes nearest to its own shape; of batches, only these;
+- each winner, at the tuned shapes nearest to its own shape. For batches, only this;
 - for shapes between the tuned shapes, the first kernels that a search there would try. They are timed at the nearest
   tuned shapes;
 - exported kernels, at every shape at which they are predicted to be nearly the fastest: tuned shapes and shapes
@@ -76,9 +76,9 @@ class Group:
         """Return whether to time the kernel at the shape.
 
         Return False if the kernel has a measured time at the shape, unless `expected_us`, the predicted time of
-        another launch, is much shorter. Return False also if the run does not concern the pair. A run concerns it if
-        `asked` contains the shape or a shape that the kernel won. For a kernel that won no shape, at a shape between
-        tuned shapes, it is enough that `asked` contains any tuned shape of this group.
+        another launch, is much shorter. Return False also unless `asked` contains the shape or a shape that the
+        kernel won. For a kernel that won no shape, at a shape between tuned shapes, it is enough that `asked`
+        contains any tuned shape of this group.
         """
         known_us = self.known.get(problem, {}).get(kernel)
         if problem not in self.known or (known_us is not None and expected_us >= SOONER * known_us):
@@ -139,7 +139,7 @@ class CrossTiming:
             yield from self._verified()
 
     def _contended(self, kind: Problem) -> Iterator[Event]:
-        """Time the kernels that are predicted to be nearly the fastest, for the element type and op of `kind`.
+        """Time the kernels that are predicted to be nearly the fastest for problems of the same kind as `kind`.
 
         Then run finals (repeated timings of the fastest kernels) at shapes between tuned shapes.
         """
@@ -153,7 +153,7 @@ class CrossTiming:
             yield from self._settled(problem, is_between=True)
 
     def _searched(self, alike: Iterable[Problem]) -> frozenset[Problem]:
-        """Return the shapes for which a search has stored trials, of the element types and ops in `alike`."""
+        """Return the shapes for which a search has stored trials, of the kinds of the problems in `alike`."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         kinds = {_kind(problem): problem for problem in alike}
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
@@ -378,7 +378,7 @@ def _is_unsettled(row: BestRow) -> bool:
 
 
 def _kind(problem: Problem) -> tuple[str, str, bool]:
-    """Return what problems whose kernels are timed at each other's shapes have in common."""
+    """Return element type, op, and whether the problem is a batch. Kernels are timed at shapes of the same kind."""
     return problem.dtype_name, problem.op, problem.is_batched
 
 

@@ -1,7 +1,8 @@
 """The error of predicted gains, from tuned shapes that are left out of the measurements, one at a time.
 
 The gain of a kernel is the time of cuBLAS's GEMM divided by the kernel's time. If a tuned shape is left out, the
-other kernels of its type and op predict the gain of the kernel that they choose. The measured times say what it is.
+other kernels of its type and op predict the gain of the kernel that they choose. Its measured gain is that of the
+measured times.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ class LeftOut:
     predicted_us: float
     vendor_us: float  # measured time of cuBLAS's gemm at the shape
     predicted_vendor_us: float
-    distance: float  # to the chosen kernel's nearest measured shape: Euclidean, of the logarithms of m, n and k
+    # To the chosen kernel's nearest measured shape: the Euclidean norm of the differences of the logarithms of m, n,
+    # k and the number of products.
+    distance: float
     is_vendor_chosen: bool
-    error_factor: float  # of the predicted gain; times `gain_error`, its standard deviation
+    error_factor: float  # times `gain_error`, this is the standard deviation of the error of log(predicted gain)
 
     @property
     def log_overestimate(self) -> float:

@@ -210,7 +210,7 @@ def as_known(connection: Connection, rows: Sequence[BestRow]) -> Iterator[BestRo
             (row if record.unchanged else replace(row, stale=1), record.rounds)
             for row, record in winner_records(connection, rows[first : first + MOST_TRIALS])
         ]
-        yield from vendor_measurements.beside(connection, winners)
+        yield from vendor_measurements.with_vendor_times(connection, winners)
 
 
 def refuse_hidden(connection: Connection, among: Among | None) -> None:

@@ -40,7 +40,7 @@ _SAMPLES = (
     .where(SAMPLE.c.measurement_id.in_(bindparam("measurement_ids", expanding=True)))
     .order_by(SAMPLE.c.ordinal)
 )
-Rounds = Sequence[tuple[int, Measurement]]  # a kernel's measurements, each with the number of its round
+Rounds = Sequence[tuple[int, Measurement]]  # a kernel's measurements with the numbers of their rounds, ascending
 Key = tuple[int, int, int, str]  # problem, run, round, L2 cache state
 
 
@@ -66,7 +66,7 @@ def add(
     add_times(connection, VENDOR, SAMPLE, times)
 
 
-def beside(connection: Connection, winners: Sequence[tuple[BestRow, Rounds]]) -> Iterator[BestRow]:
+def with_vendor_times(connection: Connection, winners: Sequence[tuple[BestRow, Rounds]]) -> Iterator[BestRow]:
     """Yield the winners' rows with times added for each L2 cache state in which the winner was timed.
 
     For each state, the times are the winner's newest time, and the time of the fastest vendor routine in the same
@@ -83,11 +83,13 @@ def beside(connection: Connection, winners: Sequence[tuple[BestRow, Rounds]]) ->
     for (row, _), states, of_state in zip(winners, newest, keys, strict=True):
         changes = dict[str, Any]()
         for cache, (_, ours_us) in states.items():
-            changes |= _beside(row, cache, ours_us, tuple(_read(stored[of_state[cache]])))
+            changes |= _times_in_state(row, cache, ours_us, tuple(_read(stored[of_state[cache]])))
         yield replace(row, **changes)
 
 
-def _beside(winner: BestRow, cache: Cache, ours_us: float, found: Sequence[VendorMeasurement]) -> dict[str, Any]:
+def _times_in_state(
+    winner: BestRow, cache: Cache, ours_us: float, found: Sequence[VendorMeasurement]
+) -> dict[str, Any]:
     """Return the fields of the winner's row for this state of the L2 cache."""
     changes = dict[str, Any]()
     fastest = min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us), default=None)
