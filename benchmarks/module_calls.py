@@ -6,6 +6,7 @@ import importlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ TYPES = {  # element type -> typestr of the array interface
 }  # fmt: skip
 FALLBACKS = ("torch", "cupy")  # libraries to which a module can fall back: the first installed one is used
 Arrays = tuple[Any, Any, Any]
+Wrap = Callable[[Any, str], Any]  # of an array's memory and element type
 
 
 def interface(operand: Operand, dtype_name: str) -> dict[str, Any]:
@@ -45,9 +47,6 @@ def arrays_of(operands: Operands, *, on_host: bool) -> Arrays:
     return a, b, out
 
 
-Wrap = Callable[[Any, str], Any]
-
-
 def fallback_arrays(ordinal: str) -> tuple[str, Wrap] | None:
     """Return the library that the module uses for products without a kernel, and a function to make its arrays.
 
@@ -59,13 +58,17 @@ def fallback_arrays(ordinal: str) -> tuple[str, Wrap] | None:
             library = importlib.import_module(name)
         except ImportError:
             continue
-
-        def tensor(array: Any, dtype_name: str, torch: Any = library) -> Any:
-            found = torch.as_tensor(array, device=f"cuda:{ordinal}")
-            return found.view(torch.bfloat16) if dtype_name == BF16 else found
-
-        return name, tensor if name == "torch" else lambda array, _, cupy=library: cupy.asarray(array)
+        return name, partial(_tensor, library, ordinal) if name == "torch" else partial(_cupy_array, library)
     return None
+
+
+def _tensor(torch: Any, ordinal: str, array: Any, dtype_name: str) -> Any:
+    found = torch.as_tensor(array, device=f"cuda:{ordinal}")
+    return found.view(torch.bfloat16) if dtype_name == BF16 else found
+
+
+def _cupy_array(cupy: Any, array: Any, dtype_name: str) -> Any:
+    return cupy.asarray(array)
 
 
 @dataclass(frozen=True, slots=True)

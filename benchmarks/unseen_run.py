@@ -61,6 +61,12 @@ class Selection:
             f" --search-seconds {self.search_seconds:g}" + (f" --part {number}/{parts}" if parts > 1 else "")
         )
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts of a result file that describe the draw and the searches."""
+        draw = {"seed": self.seed, "each": self.each, **asdict(self.ranges)}
+        return {"draw": draw, "search_seconds": self.search_seconds}
+
     def cells(self, target: Target) -> tuple[Cell, ...]:
         """Return the shapes of this part."""
         kinds, (number, parts) = self.kinds, self.part
@@ -243,12 +249,7 @@ def run(
         turns = opened(target, tuner.phases)
         module, library = imported(pack), None if target.is_host else fallback_arrays(target.spec)
         facts = facts_of(selection.command, target, turns, turns.device.sm_clock_mhz())
-        facts |= pack_facts(pack, module)
-        facts |= {
-            "draw": {"seed": selection.seed, "each": selection.each, **asdict(selection.ranges)},
-            "search_seconds": selection.search_seconds,
-            "fallback_library": library and library[0],
-        }
+        facts |= pack_facts(pack, module) | selection.facts | {"fallback_library": library and library[0]}
         if searched is not None:
             facts["searched_at"] = searched.date
         result = ResultFile(output, facts)
