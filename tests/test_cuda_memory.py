@@ -102,8 +102,11 @@ def test_a_large_buffer_wastes_too_little_to_leave_out_another() -> None:
         for buffer in [memory.allocate(times * LARGE_BYTES) for times in (50, 20)]:
             buffer.free()
         both = [memory.allocate(times * LARGE_BYTES) for times in (22, 40)]
+        assert [buffer.size_bytes for buffer in both] == [22 * LARGE_BYTES, 40 * LARGE_BYTES]
+        assert driver.used_bytes <= driver.memory_bytes
         for buffer in both:
             buffer.free()
+    assert driver.used_bytes == 0
 
 
 def test_what_never_fits_frees_nothing() -> None:
