@@ -111,11 +111,8 @@ def _named(name: str, one: VendorMeasurement) -> dict[str, Any]:
 
 
 def _stored(connection: Connection, keys: Collection[Key]) -> Mapping[Key, Sequence[tuple[Row, Sequence[Row]]]]:
-    """Return the rows of these rounds and states as they were stored, each with the rows of its samples."""
-    asked = {
-        "problem_ids": sorted({problem for problem, *_ in keys}),
-        "run_ids": sorted({run for _, run, *_ in keys}),
-    }
+    """Return the rows of these rounds and states, each with the rows of its samples, in the order of their ids."""
+    asked = {"problem_ids": [*{problem for problem, *_ in keys}], "run_ids": [*{run for _, run, *_ in keys}]}
     rows = defaultdict[Key, list[Row]](list)
     for row in fetched(connection, _OF_RUNS, asked):
         key = (row["problem_id"], row["run_id"], row["round"], row["cache"])
