@@ -37,7 +37,7 @@
 #define VENDOR_TILE_N 32.0 /* and n to a multiple of this */
 #define VENDOR_TILE_K 32.0 /* and k */
 #define VENDOR_BATCH_VECTOR 8.0 /* in a batch: an m or n of 1 counts as this */
-#define VENDOR_BATCH_STEP_US 0.006 /* in a batch: for each element of k, which cuBLAS does not split */
+#define VENDOR_BATCH_STEP_US 0.006 /* in a batch: for each element of k, as if cuBLAS did not split it */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
 #define CONFIDENCE 0.75 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
 #define DISTANCE_ERROR 0.45 /* times the distance from measured shapes: a term of the error factor */
