@@ -221,13 +221,34 @@ def with_dirty_l2(row: Row) -> Row:
     return row | {f"{who}_us": row.get(f"{who}{DIRTY}_us") for who in TIMED}
 
 
+def wrong_results(rows: Sequence[Row]) -> list[str]:
+    """Return a sentence for the kernels with a wrong result and one for the vendor's, if there are any."""
+    wrong = [row["configuration"] for row in rows if not row["verified"]]
+    wrong += [row["plan"] for row in rows if row["plan_verified"] is False and not left_to_vendor(row)]
+    inexact = [shape_of(row) for row in rows if row["fallback_verified"] is False]
+    ours = [f"wrong results: {', '.join(wrong)}"] if wrong else []
+    return ours + (
+        [f"The vendor's results are wrong at {len(inexact)} shapes: {', '.join(inexact)}"] if inexact else []
+    )
+
+
+def shape_of(row: Row) -> str:
+    """Return the shape with its regime, layout and element type."""
+    return f"{row['regime']} {row['layout']} {row['m']}x{row['n']}x{row['k']}:{row['dtype']}"
+
+
+def left_to_vendor(row: Row) -> bool:
+    """Return whether the plan calls the vendor."""
+    return bool(row["plan"]) and row["plan"].startswith("the vendor")
+
+
 def slowest(rows: Sequence[Row], count: int = 10) -> str:
     """Return a Markdown table of the shapes with the largest regret, with the chosen and the best configuration."""
     pairs = [(search / ours, row) for row in rows if (search := search_us(row)) and (ours := ours_us(row))]
     heads = ("problem", "ours us", "search us", "regret", "expected us", "configuration", "the search's")
     lines = [
         (
-            f"{row['regime']} {row['layout']} {row['m']}x{row['n']}x{row['k']}:{row['dtype']}",
+            shape_of(row),
             number(row["ours_us"]),
             number(row["search_us"]),
             percent(1 / ratio - 1, 1),
@@ -272,16 +293,14 @@ def tables(found: Row) -> str:
     if timed:
         parts += [of_plans(timed), table(timed, by_timing=True)]
     parts.append(slowest(rows))
-    wrong = [row["configuration"] for row in rows if not row["verified"]]
-    wrong += [row["plan"] for row in rows if row["plan_verified"] is False]
-    parts.append(f"wrong results: {', '.join(wrong)}" if wrong else "")
+    parts += wrong_results(rows)
     return "\n\n".join(part for part in parts if part)
 
 
 def of_plans(rows: Sequence[Row]) -> str:
     """Return the caption of the table of plans."""
     seconds = [row["plan_seconds"] for row in rows]
-    to_vendor = sum(row["plan"].startswith("the vendor") for row in rows)
+    to_vendor = sum(map(left_to_vendor, rows))
     return (
         "The next table has kernels that `plan(a, b, out, measure=True)` chooses by timing up to twenty launches and"
         f" the vendor on the arrays. Of {len(rows)} shapes the vendor was fastest for {to_vendor}. Making a plan took"

@@ -104,6 +104,14 @@ def test_wrong_answers_are_no_times() -> None:
     assert unseen_tables.summary([of_unseen(plan_verified=False)], by_timing=True).x_search is None
 
 
+def test_wrong_answers_of_the_vendor_are_told_apart() -> None:
+    right, ours = of_unseen(), of_unseen(plan_verified=False)
+    vendors = of_unseen(plan="the vendor: timed", plan_verified=False, fallback_verified=False)
+    assert unseen_tables.wrong_results([right, ours]) == ["wrong results: another"]
+    (line,) = unseen_tables.wrong_results([right, vendors])
+    assert line.startswith("The vendor's results are wrong at 1 shapes: ")
+
+
 @pytest.mark.slow
 def test_hardly_any_product_is_slower_than_by_cublas_whole_pack_or_thinned(tmp_path: Path) -> None:
     for arguments in (["h100"], ["h200", "--unseen", redraw.UNSEEN_H200, "--unseen", redraw.UNSEEN_H200_LATER]):
