@@ -106,10 +106,10 @@ def gain_error(kernels: Sequence[MeasuredKernel]) -> float:
 
 @pytest.mark.parametrize(
     ("error", "k", "is_vendors"),
-    [(0.0, 10240, False), (0.31, 10240, False), (0.39, 10240, True), (0.26, 2560, False), (0.33, 2560, True)],
+    [(0.0, 10240, False), (0.36, 10240, False), (0.41, 10240, True), (0.19, 2560, False), (0.24, 2560, True)],
 )
 def test_a_kernel_must_be_faster_by_more_than_the_error(error: float, k: int, is_vendors: bool) -> None:
-    """The predicted gain is 1.5, so 0.75 errors may be 0.405. The error factor is sqrt(1 + 1 / 1 + (0.45 d)^2)."""
+    """The predicted gain is 1.5, so 0.9 errors may be 0.405. The error factor is sqrt(1 + (0.9 d)^2)."""
     kernel = measured(PLAIN, HERE, US, vendor_us=1.5 * US)
     found = core(replace(kernel, gain_error=error)).choose(product((*HERE[:2], k)), GPU)
     assert found.vendor_us / found.us == pytest.approx(1.5, rel=0.05)

@@ -59,7 +59,7 @@ def test_a_time_is_the_start_and_the_body_of_its_terms() -> None:
         1 + 0.3 * (uneven - 1)
     )  # 52.40 us: busy multiprocessors use most of the idle ones' rate
     arithmetic = flops * uneven  # 65.54 us
-    serial = 0.5 * (300 / 200 - 1)  # 0.25 us: from one tile to the next
+    serial = 0.5 * (2 - 1)  # 0.5 us: from one tile to the next, for a block that computes two
     time = 5.0 + math.hypot(memory, arithmetic, serial)  # 88.91 us, with 5 us until the launch starts and ends
     assert [round(us, 2) for us in (once, again, memory, arithmetic, time)] == [39.66, 7.97, 52.40, 65.54, 88.91]
     found = core(measured(kind, shape, 100.0), rates=rates).rates_us(0, core_times((shape, 128, 1)))
@@ -82,11 +82,25 @@ def test_a_gain_that_is_too_uncertain_is_printed_with_the_error(times_k: int, is
     chooser = core(measured(SPLIT, R, 380.0, vendor_us=600.0))
     found = chooser.choose(product((m, n, k * times_k)), GPU)
     gain = found.vendor_us / found.us
-    least = math.exp(0.75 * PRIOR_GAIN_ERROR * math.sqrt(1 + 1 + (0.45 * math.log(times_k)) ** 2))
+    least = math.exp(0.9 * PRIOR_GAIN_ERROR * math.hypot(1, 0.9 * math.log(times_k)))
     printed = f"; the predicted gain of {gain:.2f} x is too uncertain: at least {least:.2f} x is needed"
     assert (found.is_vendors, gain < least) == (is_vendors, is_vendors)
     assert gain > 1.2
     assert chooser.explanation(found, GPU).endswith(printed) == is_vendors
+
+
+@pytest.mark.parametrize(
+    ("shape", "squared"),
+    [
+        ((20480, 8, 40960), math.log(2) ** 2),
+        ((20480, 9, 20480), math.log(9 / 8) ** 2 + math.log(16 / 9) ** 2),  # 9 columns are padded to 16
+        ((20479, 8, 20480), 2),  # columns of A and C are no whole vectors
+    ],
+)
+def test_the_error_factor_grows_with_extents_padding_and_vectors(shape: Shape, squared: float) -> None:
+    tiling = Tiling(8, 256, 8, 16, 0, 1.03, n_padding=8)
+    found = core(measured((tiling, SPLIT[1]), R, 380.0, vendor_times=[(shape, 600.0)])).choose(product(shape), GPU)
+    assert found.error_factor == pytest.approx(math.hypot(1, 0.9 * math.sqrt(squared)), rel=1e-3)
 
 
 @pytest.mark.parametrize("us", [380.0, 800.0])

@@ -161,19 +161,11 @@ static void choose_nearest(const struct candidates *candidates, struct core_choi
     choice->splits = pack->kernels[choice->kernel].splits;
 }
 
-/* Return the error factor of a kernel's predicted gain: the root of a sum of squares. `nearest` is the kernel's measured
-   shape that is nearest to the product, as nearest_point returns it. `distance` is the larger one of two: from the
-   kernel's and from cuBLAS's nearest measured shape. */
-static double error_factor(const struct core_pack *pack, int index, const struct work *work, uint32_t nearest,
-                           double distance)
+/* Return the error factor of a predicted gain, from the distances of the kernel's and cuBLAS's nearest measured shapes. */
+static double error_factor(double distance, double vendor_distance)
 {
-    const struct core_point *point = &pack->points[(uint32_t)pack->derived[index].first_point + nearest];
-    const double shapes = 1.0 + pack->kernels[index].time_count;
-    const double padding = log_padding(pack, index, work) - point->log_padding;
-    const double of_distance = DISTANCE_ERROR * distance;
-    const double of_padding = padding > 0 ? PADDING_ERROR * padding : 0;
-    const double of_vectors = point->lacks_vectors != work->lacks_vectors ? NO_VECTORS_ERROR : 0;
-    return sqrt(1 + 1 / shapes + of_distance * of_distance + of_padding * of_padding + of_vectors * of_vectors);
+    const double of_distance = DISTANCE_ERROR * fmax(distance, vendor_distance);
+    return sqrt(1 + of_distance * of_distance);
 }
 
 /* Set the measured shape of the choice's kernel that is nearest to the product, its time, and its distance. Set the
@@ -183,7 +175,9 @@ static void set_measured(const struct core_pack *pack, const struct core_product
 {
     const struct core_kernel *kernel = &pack->kernels[choice->kernel];
     const struct work work = work_of(pack, choice->kernel, product);
-    const uint32_t nearest = is_predicted(pack, choice->kernel) ? nearest_point(pack, choice->kernel, &work) : 0;
+    double distance = 0;
+    const uint32_t nearest =
+        is_predicted(pack, choice->kernel) ? nearest_point(pack, choice->kernel, &work, &distance) : 0;
     const struct core_time *time = nearest > 0 ? &pack->times[kernel->first_time + nearest - 1] : NULL;
     choice->measured[0] = time != NULL ? time->m : kernel->m;
     choice->measured[1] = time != NULL ? time->n : kernel->n;
@@ -192,8 +186,7 @@ static void set_measured(const struct core_pack *pack, const struct core_product
     choice->measured_us = time != NULL ? time->us : kernel->us;
     choice->distance = distance_between(choice, product);
     if (choice->reason == CORE_PREDICTED && choice->vendor_us > 0)
-        choice->error_factor =
-            error_factor(pack, choice->kernel, &work, nearest, fmax(choice->distance, vendor_distance));
+        choice->error_factor = error_factor(distance, vendor_distance);
 }
 
 /* Choose the candidate with the least predicted time, penalized by its distance from measured shapes. */

@@ -17,6 +17,7 @@
 #define NEXT_BLOCK_US 2.0 /* in a batch, from one block to the next in its place: on an H200, of 16,384 products of
                              32 x 32 x 32 (f32), and of 32,552 of 16 x 16 x 16 (f64) */
 #define NEXT_TILE_US 0.5 /* from one tile of C to the next in the same resident block */
+#define NEXT_PERSISTENT_TILE_US 3.0 /* the same in a persistent kernel */
 #define GENERAL_CODE 1.45 /* factor if a kernel of small products has no code for these extents: on an H200, 1.40 to
                              1.47 for 500,000 products of 8 x 8 x 8 (f32) */
 #define ENOUGH_BLOCKS 0.5 /* share of the blocks of its own shape with which a multiprocessor waits for latency as much
@@ -39,10 +40,8 @@
 #define VENDOR_BATCH_VECTOR 8.0 /* in a batch: an m or n of 1 counts as this */
 #define VENDOR_BATCH_STEP_US 0.006 /* in a batch: for each element of k, as if cuBLAS did not split it */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
-#define CONFIDENCE 0.75 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
-#define DISTANCE_ERROR 0.45 /* times the distance from measured shapes: a term of the error factor */
-#define PADDING_ERROR 1.6 /* times log(padding / padding at the nearest measured shape): another term */
-#define NO_VECTORS_ERROR 3.0 /* another term if the kernel can use vectors for only one of the product and that shape */
+#define CONFIDENCE 0.9 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
+#define DISTANCE_ERROR 0.9 /* times the distance from measured shapes: a term of the error factor */
 
 enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
 enum { MOST_ONE_EACH = 65535 }; /* products of a kernel that is CORE_ONE_EACH: blocks of a grid in z */
@@ -63,7 +62,7 @@ struct core_derived {
 struct core_point {
     double log_m, log_n, log_k, log_batch;
     double lacks_vectors; /* as in struct work */
-    double log_padding; /* as log_padding returns it; 0 for cuBLAS */
+    double log_padding; /* as in struct work */
     double rates_us; /* predicted from the device's rates and the kernel's fitted rates, without its measured times */
     double log_ratio; /* logarithm of the measured time divided by rates_us */
 };
@@ -78,6 +77,7 @@ struct work {
     double arithmetic_us; /* at the device's arithmetic rate, without padding; 0: unknown */
     double least_us; /* least predicted time of a kernel */
     double lacks_vectors; /* 1 if the kernel cannot use vectors, else 0; of cuBLAS: if A or B has unaligned lines */
+    double log_padding; /* logarithm of the operations of whole tiles divided by the product's; 0 for cuBLAS */
     int leaves_out_shape; /* as in core_product */
 };
 
@@ -106,12 +106,9 @@ struct timed_launch {
 int fastest_launches(const struct core_pack *pack, int index, const struct work *work, struct timed_launch *found,
                      int room, double *distance);
 
-/* Return which of a kernel's points is nearest: 0 for its own shape, 1 for its first time at another shape. Distances
-   include NO_VECTORS_APART. */
-uint32_t nearest_point(const struct core_pack *pack, int index, const struct work *work);
-
-/* Return log(padding). Padding is the operations of whole tiles, which a kernel executes, divided by the product's. */
-double log_padding(const struct core_pack *pack, int index, const struct work *work);
+/* Return which of a kernel's points is nearest: 0 for its own shape, 1 for its first time at another shape. Set its
+   distance, which is that of the extents, of the padding and of the use of vectors (NO_VECTORS_APART). */
+uint32_t nearest_point(const struct core_pack *pack, int index, const struct work *work, double *distance);
 
 /* Return the factor by which the choice multiplies the predicted time of a kernel whose nearest point is this far. */
 double distance_penalty(const struct core_pack *pack, int index, double distance);

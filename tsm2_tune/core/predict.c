@@ -33,6 +33,8 @@ int is_predicted(const struct core_pack *pack, int index)
     return device_of(pack, index)->read_gbytes_per_s > 0 && pack->kernels[index].resident > 0;
 }
 
+static double log_padding(const struct core_pack *pack, int index, const struct work *work);
+
 /* --- Work --- */
 
 int64_t core_element_bytes(int type)
@@ -109,6 +111,7 @@ static struct work work_of_lines(const struct core_pack *pack, int index, const 
     work.m = m, work.n = n, work.k = k, work.batch = batch;
     work.log_m = log(m), work.log_n = log(n), work.log_k = log(k), work.log_batch = log(batch);
     work.lacks_vectors = lacks_vectors;
+    work.log_padding = 0;
     work.leaves_out_shape = product->leaves_out_shape;
     const double of_b = b_is_a ? 0 : k * n * matrices_of(product, CORE_B);
     const double read = m * k * matrices_of(product, CORE_A) + of_b, written = m * n * batch;
@@ -133,7 +136,9 @@ struct work work_of(const struct core_pack *pack, int index, const struct core_p
     const int lacks_vectors = has_unaligned_lines(kernel, product, CORE_A, kernel->vector_bytes, takes_remainders) ||
                               has_unaligned_lines(kernel, product, second, second_bytes, takes_remainders) ||
                               (double)product->k > extent_or_unbounded(kernel->k_of_vectors);
-    return work_of_lines(pack, index, product, kernel->is_gram, lacks_vectors);
+    struct work work = work_of_lines(pack, index, product, kernel->is_gram, lacks_vectors);
+    work.log_padding = log_padding(pack, index, &work);
+    return work;
 }
 
 struct work vendor_work_of(const struct core_pack *pack, int index, const struct core_product *product)
@@ -244,7 +249,8 @@ static double padded_arithmetic(const struct core_kernel *kernel, const struct t
     return computed / (m * n * k);
 }
 
-double log_padding(const struct core_pack *pack, int index, const struct work *work)
+/* Return log(padding). Padding is the operations of whole tiles, which a kernel executes, divided by the product's. */
+static double log_padding(const struct core_pack *pack, int index, const struct work *work)
 {
     const struct tiles tiles = tiles_of(&pack->kernels[index], work);
     return log(padded_arithmetic(&pack->kernels[index], &tiles, work));
@@ -287,8 +293,8 @@ static double busy_blocks(const struct core_kernel *kernel, const struct launch 
     return smaller(larger(launch->blocks / multiprocessors, 1.0), kernel->resident);
 }
 
-/* Return the tiles of C, times passes over k, that one resident block computes one after the other. A pipelined block
-   counts one tile, and so does a block that shares a batch, since its threads compute many products at once. */
+/* Return the tiles of C, times passes over k, that the busiest resident block computes one after the other. A pipelined
+   block counts one tile, and so does a block that shares a batch, since its threads compute many products at once. */
 static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                             const struct launch *launch, double multiprocessors)
 {
@@ -297,7 +303,7 @@ static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles
     const double tiles_per_block = tiles->down * tiles->across * splits * tiles->products / at_once;
     const int is_one = kernel->is_pipelined || kernel->batched == CORE_SHARED;
     const double passes = ceil(work->k / extent_or_unbounded(kernel->k_per_pass));
-    return (is_one ? 1.0 : larger(tiles_per_block, 1.0)) * passes;
+    return (is_one ? 1.0 : ceil(tiles_per_block)) * passes;
 }
 
 /* Return the blocks of a batch that one place of a multiprocessor computes one after the other. */
@@ -337,7 +343,8 @@ static struct time_terms terms_of(const struct core_pack *pack, int index, const
     struct time_terms terms;
     terms.start_us = START_US + sums_us(pack, index, tiles, work, launch);
     terms.memory_us = work->memory_us, terms.arithmetic_us = work->arithmetic_us;
-    terms.serial_us = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1) +
+    const double next_tile_us = kernel->is_persistent ? NEXT_PERSISTENT_TILE_US : NEXT_TILE_US;
+    terms.serial_us = next_tile_us * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1) +
                       NEXT_BLOCK_US * (blocks_in_turn(kernel, launch, multiprocessors) - 1);
     terms.moved_again = moved_again(kernel, tiles, work, launch);
     terms.us_per_element = us_per_element(pack, index);
@@ -458,8 +465,9 @@ static int fastest_of(const struct timed_launch *tried, int count)
 static double distance_to_point(const struct core_point *point, const struct work *work)
 {
     const double m = point->log_m - work->log_m, n = point->log_n - work->log_n, k = point->log_k - work->log_k;
-    const double batch = point->log_batch - work->log_batch, vectors = point->lacks_vectors - work->lacks_vectors;
-    return log_distance(m, n, k, batch, NO_VECTORS_APART * vectors * vectors);
+    const double batch = point->log_batch - work->log_batch, padding = point->log_padding - work->log_padding;
+    const double vectors = point->lacks_vectors - work->lacks_vectors;
+    return log_distance(m, n, k, batch, padding * padding + NO_VECTORS_APART * vectors * vectors);
 }
 
 /* Return whether the point is not used, because it was measured at a shape that is left out. */
@@ -487,14 +495,16 @@ void add_point(struct average *average, const struct core_point *point, const st
     average->nearest = smaller(average->nearest, distance);
 }
 
-uint32_t nearest_point(const struct core_pack *pack, int index, const struct work *work)
+uint32_t nearest_point(const struct core_pack *pack, int index, const struct work *work, double *distance)
 {
     const struct core_point *points = &pack->points[pack->derived[index].first_point];
     uint32_t nearest = 0;
-    for (uint32_t i = 1; i <= pack->kernels[index].time_count; ++i)
-        if (!is_point_left_out(&points[i], work) &&
-            distance_to_point(&points[i], work) < distance_to_point(&points[nearest], work))
-            nearest = i;
+    *distance = distance_to_point(&points[0], work);
+    for (uint32_t i = 1; i <= pack->kernels[index].time_count; ++i) {
+        const double distance_to = distance_to_point(&points[i], work);
+        if (!is_point_left_out(&points[i], work) && distance_to < *distance)
+            nearest = i, *distance = distance_to;
+    }
     return nearest;
 }
 
@@ -592,9 +602,10 @@ static int set_point(struct core_point *point, const struct work *work, double r
     point->log_m = work->log_m, point->log_n = work->log_n, point->log_k = work->log_k;
     point->log_batch = work->log_batch;
     point->lacks_vectors = work->lacks_vectors;
+    point->log_padding = work->log_padding;
     point->rates_us = larger(rates_us, START_US);
     point->log_ratio = log_ratio;
-    return log_ratio > -HUGE_VAL && log_ratio < HUGE_VAL;
+    return log_ratio > -HUGE_VAL && log_ratio < HUGE_VAL && work->log_padding < HUGE_VAL;
 }
 
 /* Return the terms at a measured shape, with the measured launch. Set `work`. */
@@ -628,9 +639,7 @@ static int set_time(const struct core_pack *pack, int index, struct core_point *
 {
     struct work work;
     const double rates_us = rates_us_at(pack, index, time, &work);
-    const int is_finite = set_point(point, &work, rates_us, time->us);
-    point->log_padding = log_padding(pack, index, &work);
-    return is_finite && point->log_padding < HUGE_VAL;
+    return set_point(point, &work, rates_us, time->us);
 }
 
 void core_rates_us(const struct core_pack *pack, int index, const struct core_time *times, int count, double *us)
@@ -674,7 +683,6 @@ static int set_vendor_time(const struct core_pack *pack, int index, struct core_
     const struct work work = vendor_work_of(pack, index, &product);
     const double rates_us = vendor_rates_us(&work);
     const struct work distant = work_for_vendor_distance(work);
-    point->log_padding = 0;
     return set_point(point, &distant, rates_us, time->us);
 }
 
