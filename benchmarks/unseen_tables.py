@@ -297,6 +297,45 @@ def tables(found: Row) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
+def gain_as_called(row: Row, state: str = "") -> float | None:
+    """Return the time of cuBLAS's own routine over that of `gemm`: 1 if `gemm` leaves the product to the library.
+
+    Return None if the result of cuBLAS's own routine is wrong. `state` is DIRTY for times with a dirty L2.
+    """
+    if row["falls_back"]:
+        return 1.0
+    vendor_us: float | None = row[f"cublas{state}_us"]
+    return vendor_us / row[f"ours{state}_us"] if vendor_us and row["cublas_verified"] else None
+
+
+def as_called(rows: Sequence[Row]) -> str:
+    """Return a Markdown table of what `gemm` gains over cuBLAS's own routine, by regime and element type."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["regime"], row["dtype"]), []).append(row)
+    groups["all", ""] = list(rows)
+    lines = []
+    for name, group in groups.items():
+        in_states = [[gain for row in group if (gain := gain_as_called(row, state))] for state in ("", DIRTY)]
+        slower = [[sum(gain * x < 1 for gain in gains) for gains in in_states] for x in (1.03, 1.1)]
+        left = sum(bool(row["falls_back"]) for row in group)
+        worst = min((gain for gains in in_states for gain in gains), default=None)
+        clean = geometric_mean(in_states[0])
+        lines.append((*name, str(len(group)), str(left), number(clean, 2),
+                      *(" / ".join(map(str, both)) for both in slower), number(worst, 2)))  # fmt: skip
+    heads = (
+        "regime",
+        "dtype",
+        "shapes",
+        "left to cuBLAS",
+        "x cuBLAS",
+        "over 3 % slower",
+        "over 10 % slower",
+        "worst",
+    )
+    return markdown(heads, lines, texts=("regime", "dtype"))
+
+
 def of_plans(rows: Sequence[Row]) -> str:
     """Return the caption of the table of plans."""
     seconds = [row["plan_seconds"] for row in rows]

@@ -112,9 +112,16 @@ def test_wrong_answers_of_the_vendor_are_told_apart() -> None:
     assert line.startswith("The vendor's results are wrong at 1 shapes: ")
 
 
+def test_a_product_that_is_left_to_cublas_gains_nothing_and_is_no_slower() -> None:
+    rows = [of_unseen(ours_us=500.0, cublas_us=400.0, falls_back=left) for left in (True, False)]
+    lines = unseen_tables.as_called(rows).splitlines()
+    assert [line.split(" | ")[2:] for line in lines[2:]] == 2 * [["2", "1", "0.89", "1 / 0", "1 / 0", "0.80 |"]]
+
+
 @pytest.mark.slow
 def test_hardly_any_product_is_slower_than_by_cublas_whole_pack_or_thinned(tmp_path: Path) -> None:
-    for arguments in (["h100"], ["h200", "--unseen", redraw.UNSEEN_H200, "--unseen", redraw.UNSEEN_H200_LATER]):
+    draws = sorted(redraw.UNSEEN_H200.parent.glob("h200-unseen-[0-9]*.json.xz"))
+    for arguments in (["h100"], ["h200", *(word for path in draws for word in ("--unseen", path))]):
         output = tmp_path / f"{arguments[0]}.json"
         done = CliRunner().invoke(thinned.main, [*map(str, arguments), "--output", str(output)])
         assert done.exit_code == 0, done.output

@@ -33,12 +33,15 @@
                                product */
 #define VENDOR_RATE 0.7    /* share of the device's arithmetic rate that cuBLAS reaches */
 #define VENDOR_UNALIGNED_LINES 1.1 /* factor on cuBLAS's time without the start if A or B has unaligned lines */
+#define VENDOR_UNALIGNED_16BIT_LINES 1.6 /* the same for elements of 16 bits */
 #define VENDOR_VECTOR_EXTENT 0.05 /* in distances, for an extent of 1: cuBLAS multiplies vectors by other routines */
 #define VENDOR_TILE_BYTES 256.0 /* cuBLAS is modelled as if it padded columns of C to a multiple of this */
 #define VENDOR_TILE_N 32.0 /* and n to a multiple of this */
 #define VENDOR_TILE_K 32.0 /* and k */
-#define VENDOR_BATCH_VECTOR 8.0 /* in a batch: an m or n of 1 counts as this */
 #define VENDOR_BATCH_STEP_US 0.006 /* in a batch: for each element of k, as if cuBLAS did not split it */
+#define VENDOR_BATCH_VECTOR_STEP_US 0.0015 /* the same if m or n is 1 */
+#define VENDOR_BATCH_VECTOR_US 0.0006 /* and for each product */
+#define VENDOR_BATCH_VECTOR_MEMORY 1.5 /* factor on the memory time of a batch if m or n is 1 */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
 #define CONFIDENCE 0.9 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
 #define DISTANCE_ERROR 0.9 /* times the distance from measured shapes: a term of the error factor */

@@ -547,25 +547,24 @@ double distance_penalty(const struct core_pack *pack, int index, double distance
 
 /* --- cuBLAS --- */
 
-/* Return m or n as cuBLAS pads it. A single product with a vector has no tiles, a batch of them has small ones. */
-static double vendor_extent(double extent, double tile)
-{
-    return extent == 1 ? VENDOR_BATCH_VECTOR : ceil(extent / tile) * tile;
-}
+static double whole_tiles(double extent, double tile) { return ceil(extent / tile) * tile; }
 
 double vendor_rates_us(const struct work *work)
 {
-    const int is_batch = work->batch > 1;
-    double m = work->m, n = work->n, k = work->k;
-    if (smaller(m, n) > 1 || is_batch) {
-        m = vendor_extent(m, VENDOR_TILE_BYTES / work->element_bytes);
-        n = vendor_extent(n, VENDOR_TILE_N);
-        k = ceil(k / VENDOR_TILE_K) * VENDOR_TILE_K;
+    const int is_vector = smaller(work->m, work->n) == 1, is_batch = work->batch > 1;
+    double arithmetic = work->arithmetic_us / VENDOR_RATE, memory = work->memory_us, serial = 0;
+    if (!is_vector) {
+        const double padded = whole_tiles(work->m, VENDOR_TILE_BYTES / work->element_bytes) *
+                              whole_tiles(work->n, VENDOR_TILE_N) * whole_tiles(work->k, VENDOR_TILE_K);
+        arithmetic *= padded / (work->m * work->n * work->k);
+        serial = is_batch ? VENDOR_BATCH_STEP_US * work->k : 0;
+    } else if (is_batch) {
+        memory *= VENDOR_BATCH_VECTOR_MEMORY;
+        serial = VENDOR_BATCH_VECTOR_STEP_US * work->k + VENDOR_BATCH_VECTOR_US * work->batch;
     }
-    const double arithmetic = work->arithmetic_us / VENDOR_RATE * (m * n * k / (work->m * work->n * work->k));
-    const double steps = is_batch ? VENDOR_BATCH_STEP_US * work->k : 0;
-    const double body = sqrt(work->memory_us * work->memory_us + arithmetic * arithmetic + steps * steps);
-    return START_US + (work->lacks_vectors != 0 ? VENDOR_UNALIGNED_LINES : 1.0) * body;
+    const double body = sqrt(memory * memory + arithmetic * arithmetic + serial * serial);
+    const double unaligned = work->element_bytes == 2 ? VENDOR_UNALIGNED_16BIT_LINES : VENDOR_UNALIGNED_LINES;
+    return START_US + (work->lacks_vectors != 0 ? unaligned : 1.0) * body;
 }
 
 struct work work_for_vendor_distance(struct work work)

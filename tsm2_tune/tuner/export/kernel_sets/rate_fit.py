@@ -24,8 +24,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 ARITHMETIC_RATES = (4.0, 2.5, 1.6, 1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)
 CACHED_RATES = (6.7, 3.3, 1.7, 1.0, 0.6, 0.3, 0.14)
 WITHOUT_VECTORS = (1.0, 1.15, 1.4, 1.8, 2.4)
-# Kernel family -> prior value of the arithmetic rate; 1 for other families. They are the means for 276 winners
-# on an H100. Families whose threads read most operands from shared memory have lower rates.
+# Kernel family -> prior value of the arithmetic rate; 1 for other families. They are the means for 276 winners on an
+# H100, and the medians for the pretuned winners of 16-bit elements and c128 on an H200. Families whose threads
+# read most operands from shared memory have lower rates.
 PRIOR_ARITHMETIC = {
     "tsm2": 0.5,
     "ism2": 0.5,
@@ -33,6 +34,11 @@ PRIOR_ARITHMETIC = {
     "resident_b_fma_ring": 0.6,
     "row_lanes_register_b": 0.35,
     "inner_fma_ring": 0.4,
+    "inner_mma16": 0.4,
+    "stream_a_mma16": 0.2,
+    "stream_a_mma16_ring": 0.25,
+    "staged_wgmma": 0.25,
+    "stream_a_complex_dmma": 0.7,
 }
 PRIOR_WEIGHT = 0.1  # weight of a rate's squared log-ratio to its prior value; times have weight 1
 OUTLIER_RATIO = 4.0  # ratio of a time to the least time that any rates predict, beyond which its weight is small
