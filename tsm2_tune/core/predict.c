@@ -33,7 +33,51 @@ int is_predicted(const struct core_pack *pack, int index)
     return device_of(pack, index)->read_gbytes_per_s > 0 && pack->kernels[index].resident > 0;
 }
 
-static double log_padding(const struct core_pack *pack, int index, const struct work *work);
+/* --- Tiles --- */
+
+/* A kernel's tiles for a product. The tiles of a CORE_SHARED kernel are whole products. */
+struct tiles {
+    double m, n;    /* extents of a tile */
+    double down, across, along_k; /* numbers of tiles of C in m and n, and of steps along k */
+    double steps;   /* of all tiles of a product; of a batch if the kernel is CORE_SHARED */
+    double products; /* that have tiles like these, each in blocks of its own: 1 if the kernel is not CORE_ONE_EACH */
+};
+
+static struct tiles tiles_of(const struct core_kernel *kernel, const struct work *work)
+{
+    if (kernel->batched == CORE_SHARED) {
+        const struct tiles products = {work->m, work->n, work->batch, 1, 1, work->batch, 1};
+        return products;
+    }
+    struct tiles tiles;
+    tiles.products = kernel->batched == CORE_ONE_EACH ? work->batch : 1.0;
+    tiles.m = kernel->tile_m;
+    tiles.n = extent_or_unbounded(kernel->tile_n);
+    tiles.down = ceil(work->m / tiles.m);
+    tiles.across = ceil(work->n / tiles.n);
+    tiles.along_k = ceil(work->k / extent_or_unbounded(kernel->k_step));
+    tiles.steps = tiles.down * tiles.across * tiles.along_k;
+    return tiles;
+}
+
+/* Return the arithmetic of whole tiles, with n and k padded, divided by the product's. */
+static double padded_arithmetic(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work)
+{
+    const double m = work->m, n = work->n, k = work->k;
+    if (kernel->batched == CORE_SHARED)
+        return 1;
+    const double n_padding = larger(kernel->n_padding > 0 ? kernel->n_padding : kernel->tile_n, 1.0);
+    const double padded = (ceil(n / n_padding) * n_padding) * (ceil(k / kernel->k_padding) * kernel->k_padding);
+    const double computed = tiles->down * tiles->m * padded;
+    return computed / (m * n * k);
+}
+
+/* Return log(padding). Padding is the operations of whole tiles, which a kernel executes, divided by the product's. */
+static double log_padding(const struct core_kernel *kernel, const struct work *work)
+{
+    const struct tiles tiles = tiles_of(kernel, work);
+    return log(padded_arithmetic(kernel, &tiles, work));
+}
 
 /* --- Work --- */
 
@@ -137,7 +181,7 @@ struct work work_of(const struct core_pack *pack, int index, const struct core_p
                               has_unaligned_lines(kernel, product, second, second_bytes, takes_remainders) ||
                               (double)product->k > extent_or_unbounded(kernel->k_of_vectors);
     struct work work = work_of_lines(pack, index, product, kernel->is_gram, lacks_vectors);
-    work.log_padding = log_padding(pack, index, &work);
+    work.log_padding = log_padding(kernel, &work);
     return work;
 }
 
@@ -150,31 +194,6 @@ struct work vendor_work_of(const struct core_pack *pack, int index, const struct
 }
 
 /* --- A launch, and its time from rates --- */
-
-/* A kernel's tiles for a product. The tiles of a CORE_SHARED kernel are whole products. */
-struct tiles {
-    double m, n;    /* extents of a tile */
-    double down, across, along_k; /* numbers of tiles of C in m and n, and of steps along k */
-    double steps;   /* of all tiles of a product; of a batch if the kernel is CORE_SHARED */
-    double products; /* that have tiles like these, each in blocks of its own: 1 if the kernel is not CORE_ONE_EACH */
-};
-
-static struct tiles tiles_of(const struct core_kernel *kernel, const struct work *work)
-{
-    if (kernel->batched == CORE_SHARED) {
-        const struct tiles products = {work->m, work->n, work->batch, 1, 1, work->batch, 1};
-        return products;
-    }
-    struct tiles tiles;
-    tiles.products = kernel->batched == CORE_ONE_EACH ? work->batch : 1.0;
-    tiles.m = kernel->tile_m;
-    tiles.n = extent_or_unbounded(kernel->tile_n);
-    tiles.down = ceil(work->m / tiles.m);
-    tiles.across = ceil(work->n / tiles.n);
-    tiles.along_k = ceil(work->k / extent_or_unbounded(kernel->k_step));
-    tiles.steps = tiles.down * tiles.across * tiles.along_k;
-    return tiles;
-}
 
 /* A kernel's launch for a product. */
 struct launch {
@@ -235,25 +254,6 @@ static double moved_again(const struct core_kernel *kernel, const struct tiles *
     const double reread = (tiles->across - 1) * m * k + (b_reads - 1) * k * n;
     const double rewritten = 2 * floor((k - 1) / extent_or_unbounded(kernel->k_per_pass)) * m * n;
     return (reread / CACHED_RATE + rewritten) * tiles->products;
-}
-
-/* Return the arithmetic of whole tiles, with n and k padded, divided by the product's. */
-static double padded_arithmetic(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work)
-{
-    const double m = work->m, n = work->n, k = work->k;
-    if (kernel->batched == CORE_SHARED)
-        return 1;
-    const double n_padding = larger(kernel->n_padding > 0 ? kernel->n_padding : kernel->tile_n, 1.0);
-    const double padded = (ceil(n / n_padding) * n_padding) * (ceil(k / kernel->k_padding) * kernel->k_padding);
-    const double computed = tiles->down * tiles->m * padded;
-    return computed / (m * n * k);
-}
-
-/* Return log(padding). Padding is the operations of whole tiles, which a kernel executes, divided by the product's. */
-static double log_padding(const struct core_pack *pack, int index, const struct work *work)
-{
-    const struct tiles tiles = tiles_of(&pack->kernels[index], work);
-    return log(padded_arithmetic(&pack->kernels[index], &tiles, work));
 }
 
 /* Return the work of the busiest multiprocessor divided by the mean. */
