@@ -17,7 +17,7 @@ from typing import Any
 
 from tsm2_tune.generator.tiling import VECTOR_BYTES
 from tsm2_tune.pretuned import pretuned
-from tsm2_tune.runtime.choice.choose import Layout
+from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.runtime.choice.core import CoreTime
 from tsm2_tune.tuner.packs.choice import pretuned_kernels
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
@@ -27,7 +27,7 @@ PAGE = ROOT / "docs/prediction.md"
 MODEL = ROOT / "tsm2_tune/core/model.h"
 FAR_SHAPE, FAR_DTYPE = (22285, 16, 1), "f32"
 CARD, SHAPE, DTYPE = "h100", (40000, 8, 10000), "f32"
-CONSTANT = re.compile(r"#define ([A-Z_]+) ([\d.]+) +/\* (.+?) \*/")
+CONSTANT = re.compile(r"#define ([A-Z_0-9]+) ([\d.]+) +/\* (.+?) \*/")
 REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 TILING = ("resident", "tile_m", "tile_n", "k_step", "k_per_pass", "k_of_resident_b", "k_padding")
 RATES = ("arithmetic_rate", "cached_rate", "without_vectors")
@@ -296,11 +296,17 @@ def far_example(example: Example) -> str:
     needed = re.search(r"at least ([\d.]+) x", str(match))
     assert needed is not None
     m, n, k = FAR_SHAPE
+    core = example.chooser.core
+    assert core is not None, "there is a C compiler"
+    record = core_record(*Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn"))
+    factor = core.choose(record, example.device).error_factor
+    distance = math.sqrt(factor**2 - 1) / example.values["DISTANCE_ERROR"]
     return (
-        f"For {m}x{n}x{k} in {FAR_DTYPE} the kernel is predicted to take {us:.1f} us, and cuBLAS's routine"
-        f" {vendor_us:.1f} us, a gain of {vendor_us / us:.2f}. The kernel's nearest measured shape,"
-        f" {'x'.join(map(str, match.measured_at))}, is at distance {match.distance:.1f} in m, n and k. So"
-        f" `least_gain` is {needed[1]}, and cuBLAS computes the product."
+        f"For {m}x{n}x{k} in {FAR_DTYPE} on the H100 the kernel is predicted to take {us:.1f} us, and cuBLAS's"
+        f" routine {vendor_us:.1f} us, a gain of {vendor_us / us:.2f}. The kernel's nearest measured shape,"
+        f" {'x'.join(map(str, match.measured_at))}, is at distance {match.distance:.2f} in m, n and k alone. D, in"
+        f" which padding and cuBLAS's nearest shape count too, is {distance:.2f}. So the error factor is"
+        f" {factor:.2f}, `least_gain` is {needed[1]}, and cuBLAS computes the product."
     )
 
 

@@ -161,23 +161,25 @@ static void choose_nearest(const struct candidates *candidates, struct core_choi
     choice->splits = pack->kernels[choice->kernel].splits;
 }
 
-/* Return the error factor of a predicted gain, from the distances of the kernel's and cuBLAS's nearest measured shapes. */
+/* Return the error factor of a predicted gain from the distances of the nearest shapes at which the kernel, and cuBLAS,
+   were measured. */
 static double error_factor(double distance, double vendor_distance)
 {
     const double of_distance = DISTANCE_ERROR * fmax(distance, vendor_distance);
     return sqrt(1 + of_distance * of_distance);
 }
 
-/* Set the measured shape of the choice's kernel that is nearest to the product, its time, and its distance. Set the
-   error factor if a gain is predicted. `vendor_distance` is that from cuBLAS's nearest measured shape. */
+/* Set the measured shape of the choice's kernel that is nearest to the product, its time, and its distance in the extents
+   and the number of products. Set the error factor if a gain is predicted, that is if the choice has cuBLAS's time.
+   `vendor_distance` is that from cuBLAS's nearest measured shape. */
 static void set_measured(const struct core_pack *pack, const struct core_product *product, double vendor_distance,
                          struct core_choice *choice)
 {
     const struct core_kernel *kernel = &pack->kernels[choice->kernel];
     const struct work work = work_of(pack, choice->kernel, product);
-    double distance = 0;
+    double point_distance = 0; /* with the padding and the vectors */
     const uint32_t nearest =
-        is_predicted(pack, choice->kernel) ? nearest_point(pack, choice->kernel, &work, &distance) : 0;
+        is_predicted(pack, choice->kernel) ? nearest_point(pack, choice->kernel, &work, &point_distance) : 0;
     const struct core_time *time = nearest > 0 ? &pack->times[kernel->first_time + nearest - 1] : NULL;
     choice->measured[0] = time != NULL ? time->m : kernel->m;
     choice->measured[1] = time != NULL ? time->n : kernel->n;
@@ -186,7 +188,7 @@ static void set_measured(const struct core_pack *pack, const struct core_product
     choice->measured_us = time != NULL ? time->us : kernel->us;
     choice->distance = distance_between(choice, product);
     if (choice->reason == CORE_PREDICTED && choice->vendor_us > 0)
-        choice->error_factor = error_factor(distance, vendor_distance);
+        choice->error_factor = error_factor(point_distance, vendor_distance);
 }
 
 /* Choose the candidate with the least predicted time, penalized by its distance from measured shapes. */

@@ -14,7 +14,7 @@
 #define CACHED_RATE 1.2 /* typical rate, in memory rates, of data that is read again and may be in the L2 */
 #define IDLE_LOSS 0.3      /* share of an idle multiprocessor's bandwidth that the others cannot use */
 #define LEAST_MEMORY_SHARE 0.95 /* a predicted time is at least this times the time to move each operand and C once */
-#define NEXT_BLOCK_US 2.0 /* in a batch, from one block to the next in its place: on an H200, of 16,384 products of
+#define NEXT_BLOCK_US 2.0 /* in a batch, added for each further block in a slot of a multiprocessor: on an H200, of 16,384 products of
                              32 x 32 x 32 (f32), and of 32,552 of 16 x 16 x 16 (f64) */
 #define NEXT_TILE_US 0.5 /* from one tile of C to the next in the same resident block */
 #define NEXT_PERSISTENT_TILE_US 3.0 /* the same in a persistent kernel */
@@ -53,7 +53,8 @@ enum { MOST_ONE_EACH = 65535 }; /* products of a kernel that is CORE_ONE_EACH: b
 /* Facts of a kernel that follow from the pack. */
 struct core_derived {
     double log_m, log_n, log_k, log_batch; /* of its own shape */
-    double loading_blocks; /* at its own shape: resident blocks per multiprocessor, times the mean filled fraction of its tiles */
+    double loading_blocks; /* at its own shape: resident blocks per multiprocessor, times the mean filled share of their
+                              tiles */
     double busy_blocks; /* at its own shape: mean resident blocks of the multiprocessors that have any */
     double resident_blocks; /* at its own shape: blocks per multiprocessor if all are resident and have several tiles;
                                else 0 */
@@ -135,7 +136,7 @@ static inline double log_distance(double m, double n, double k, double batch, do
     return sqrt(m * m + n * n + k * k + (batch * batch + squared));
 }
 
-/* Return cuBLAS's time divided by the kernel's from which on a kernel with predicted times is used. */
+/* Return the least predicted gain with which a kernel is used. */
 double least_gain(const struct core_pack *pack, const struct core_choice *choice);
 
 /* Return whether the kernel's shared memory holds a product of these extents, which a CORE_SHARED kernel needs. */

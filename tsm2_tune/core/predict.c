@@ -46,8 +46,8 @@ struct tiles {
 static struct tiles tiles_of(const struct core_kernel *kernel, const struct work *work)
 {
     if (kernel->batched == CORE_SHARED) {
-        const struct tiles products = {work->m, work->n, work->batch, 1, 1, work->batch, 1};
-        return products;
+        const struct tiles whole_products = {work->m, work->n, work->batch, 1, 1, work->batch, 1};
+        return whole_products;
     }
     struct tiles tiles;
     tiles.products = kernel->batched == CORE_ONE_EACH ? work->batch : 1.0;
@@ -97,7 +97,7 @@ static int is_whole(int64_t extent, int type, int32_t vector_bytes)
 }
 
 /* Return whether matrix x has unaligned lines: several lines (columns if it is column-major) whose leading dimension is
-   no multiple of a vector, or whose length is none, if the kernel has no code for the remainder of a line
+   no multiple of a vector, or whose length is not one either, if the kernel has no code for the remainder of a line
    (`takes_remainders` is 0). The matrix's base address is not known. */
 static int has_unaligned_lines(const struct core_kernel *kernel, const struct core_product *product, int x,
                                int32_t vector_bytes, int takes_remainders)
@@ -257,7 +257,7 @@ static double moved_again(const struct core_kernel *kernel, const struct tiles *
 }
 
 /* Return the work of the busiest multiprocessor divided by the mean. */
-static double imbalance(const struct core_kernel *kernel, const struct tiles *tiles, const struct launch *launch,
+static double imbalance_of(const struct core_kernel *kernel, const struct tiles *tiles, const struct launch *launch,
                         double multiprocessors)
 {
     const double steps = kernel->is_persistent ? tiles->steps * tiles->products : tiles->along_k;
@@ -322,7 +322,7 @@ static double general_code(const struct core_kernel *kernel, const struct work *
 
 /* The terms of a predicted time that do not depend on core_rates. */
 struct time_terms {
-    double start_us; /* with the partial sums */
+    double start_and_sums_us;
     double memory_us, arithmetic_us, serial_us; /* without the factors below; the first two as in struct work */
     double moved_again, us_per_element; /* elements, and the time to move one */
     double padded_arithmetic;
@@ -336,12 +336,12 @@ static struct time_terms terms_of(const struct core_pack *pack, int index, const
     const struct core_kernel *kernel = &pack->kernels[index];
     const struct core_derived *derived = &pack->derived[index];
     const double multiprocessors = device_of(pack, index)->multiprocessors;
-    const double unevenness = imbalance(kernel, tiles, launch, multiprocessors);
-    const double idle = launch->blocks > multiprocessors ? 1 + IDLE_LOSS * (unevenness - 1) : 1;
+    const double imbalance = imbalance_of(kernel, tiles, launch, multiprocessors);
+    const double idle = launch->blocks > multiprocessors ? 1 + IDLE_LOSS * (imbalance - 1) : 1;
     const double loading = loading_blocks(kernel, tiles, work, launch, multiprocessors);
     const double busy = busy_blocks(kernel, launch, multiprocessors);
     struct time_terms terms;
-    terms.start_us = START_US + sums_us(pack, index, tiles, work, launch);
+    terms.start_and_sums_us = START_US + sums_us(pack, index, tiles, work, launch);
     terms.memory_us = work->memory_us, terms.arithmetic_us = work->arithmetic_us;
     const double next_tile_us = kernel->is_persistent ? NEXT_PERSISTENT_TILE_US : NEXT_TILE_US;
     terms.serial_us = next_tile_us * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1) +
@@ -350,7 +350,7 @@ static struct time_terms terms_of(const struct core_pack *pack, int index, const
     terms.us_per_element = us_per_element(pack, index);
     terms.padded_arithmetic = padded_arithmetic(kernel, tiles, work);
     terms.memory_factor = idle * slowdown(kernel, derived->loading_blocks / loading) * general_code(kernel, work);
-    terms.arithmetic_factor = unevenness * slowdown(kernel, derived->busy_blocks / busy);
+    terms.arithmetic_factor = imbalance * slowdown(kernel, derived->busy_blocks / busy);
     terms.lacks_vectors = work->lacks_vectors;
     return terms;
 }
@@ -363,7 +363,7 @@ static double terms_us(const struct time_terms *terms, const struct core_rates *
     const double arithmetic =
         terms->arithmetic_us / rates->arithmetic_rate * terms->padded_arithmetic * terms->arithmetic_factor;
     const double us = sqrt(memory * memory + arithmetic * arithmetic + terms->serial_us * terms->serial_us);
-    return terms->start_us + (terms->lacks_vectors != 0 ? rates->without_vectors : 1.0) * us;
+    return terms->start_and_sums_us + (terms->lacks_vectors != 0 ? rates->without_vectors : 1.0) * us;
 }
 
 /* Return the time from rates of a launch. */
@@ -549,6 +549,7 @@ double distance_penalty(const struct core_pack *pack, int index, double distance
 
 static double whole_tiles(double extent, double tile) { return ceil(extent / tile) * tile; }
 
+/* Products, batches, and batches of which m or n is 1, are modelled as three routines. */
 double vendor_rates_us(const struct work *work)
 {
     const int is_vector = smaller(work->m, work->n) == 1, is_batch = work->batch > 1;
