@@ -17,7 +17,7 @@
 #define NEXT_BLOCK_US 2.0 /* in a batch, added for each further block in a slot of a multiprocessor: on an H200, of 16,384 products of
                              32 x 32 x 32 (f32), and of 32,552 of 16 x 16 x 16 (f64) */
 #define NEXT_TILE_US 0.5 /* from one tile of C to the next in the same resident block */
-#define PERSISTENT_TILE_US 2.5 /* a tile of C in a persistent kernel, at least */
+#define NEXT_PERSISTENT_TILE_US 3.0 /* the same in a persistent kernel */
 #define GENERAL_CODE 1.45 /* factor if a kernel of small products has no code for these extents: on an H200, 1.40 to
                              1.47 for 500,000 products of 8 x 8 x 8 (f32) */
 #define ENOUGH_BLOCKS 0.5 /* share of the blocks of its own shape with which a multiprocessor waits for latency as much

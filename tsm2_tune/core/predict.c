@@ -343,8 +343,8 @@ static struct time_terms terms_of(const struct core_pack *pack, int index, const
     struct time_terms terms;
     terms.start_and_sums_us = START_US + sums_us(pack, index, tiles, work, launch);
     terms.memory_us = work->memory_us, terms.arithmetic_us = work->arithmetic_us;
-    const double in_turn = tiles_in_turn(kernel, tiles, work, launch, multiprocessors);
-    terms.serial_us = (kernel->is_persistent ? PERSISTENT_TILE_US * in_turn : NEXT_TILE_US * (in_turn - 1)) +
+    const double next_tile_us = kernel->is_persistent ? NEXT_PERSISTENT_TILE_US : NEXT_TILE_US;
+    terms.serial_us = next_tile_us * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1) +
                       NEXT_BLOCK_US * (blocks_in_turn(kernel, launch, multiprocessors) - 1);
     terms.moved_again = moved_again(kernel, tiles, work, launch);
     terms.us_per_element = us_per_element(pack, index);
