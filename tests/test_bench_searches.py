@@ -120,11 +120,12 @@ def test_a_product_that_is_left_to_cublas_gains_nothing_and_is_no_slower() -> No
 
 @pytest.mark.slow
 def test_hardly_any_product_is_slower_than_by_cublas_whole_pack_or_thinned(tmp_path: Path) -> None:
-    draws = sorted(redraw.UNSEEN_H200.parent.glob("h200-unseen-[0-9]*.json.xz"))
+    results = redraw.UNSEEN_H200.parent
+    draws = [results / "h200-unseen.json.xz", *sorted(results.glob("h200-unseen-[0-9]*.json.xz"))]
     for arguments in (["h100"], ["h200", *(word for path in draws for word in ("--unseen", path))]):
         output = tmp_path / f"{arguments[0]}.json"
         done = CliRunner().invoke(thinned.main, [*map(str, arguments), "--output", str(output)])
         assert done.exit_code == 0, done.output
         rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
         assert all(row["products"] > 250 and row["x_cublas"] > 1.1 for row in rows)
-        assert all(row["slower_by_3_percent"] <= (0.016 if "%" in row["pack"] else 0.01) for row in rows)
+        assert all(row["slower_by_3_percent"] <= 0.01 for row in rows)
