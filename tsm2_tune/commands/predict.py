@@ -64,7 +64,7 @@ def predict(
     from tsm2_tune.tuner.packs.choice import Choice, choices
 
     source = database if database is not None else _text_of(spec)
-    with tables.waiting("asking the kernels, which takes about 10 s the first time"):
+    with tables.waiting("asking the kernels, which takes longer the first time"):
         device, found = choices(source, problems, lambda known: _device_of(known, spec, database), tell)
     rows, chosen = [_facts(one) for one in found], [one for one in found if isinstance(one, Choice)]
     if as_json:

@@ -258,7 +258,7 @@ static double moved_again(const struct core_kernel *kernel, const struct tiles *
 
 /* Return the work of the busiest multiprocessor divided by the mean. */
 static double imbalance_of(const struct core_kernel *kernel, const struct tiles *tiles, const struct launch *launch,
-                        double multiprocessors)
+                           double multiprocessors)
 {
     const double steps = kernel->is_persistent ? tiles->steps * tiles->products : tiles->along_k;
     const double parts = kernel->is_persistent ? launch->blocks : launch->splits;
@@ -306,7 +306,7 @@ static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles
     return (is_one ? 1.0 : ceil(tiles_per_block)) * passes;
 }
 
-/* Return the blocks of a batch that one place of a multiprocessor computes one after the other. */
+/* Return the blocks of a batch that one slot of a multiprocessor runs one after the other. */
 static double blocks_in_turn(const struct core_kernel *kernel, const struct launch *launch, double multiprocessors)
 {
     return kernel->batched == CORE_ONE_EACH ? larger(launch->blocks / (multiprocessors * kernel->resident), 1.0) : 1.0;

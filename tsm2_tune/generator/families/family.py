@@ -28,9 +28,9 @@ C = TypeVar("C", bound=KernelConfig)
 # The factor on a kernel's time, without its launch, if contiguous rows or columns of operands are not whole 16-byte
 # vectors. Measured on an H200: 0 to 6 % more for loads into registers, 13 to 59 % more for copies to shared memory.
 WITHOUT_VECTORS, STAGED_WITHOUT_VECTORS = 1.03, 1.3
-# Times this for FMA kernels of 16-bit elements, of which a vector has eight. Without it, at 97 unseen shapes on an
-# H200, measured over expected time is 0.7 to 5.7, median 1.2.
-OF_16_BITS = 1.5
+# The same is so many times as large for FMA kernels of 16-bit elements, of which a vector has eight. Without this
+# factor, at 97 unseen shapes on an H200, measured over expected time is 0.7 to 5.7, median 1.2.
+FACTOR_FOR_16_BITS = 1.5
 MOST_PRODUCTS = 2**16 - 1  # the largest batch of a kernel whose grid has a product for each z
 MOST_DEPTH = 64  # the largest step along k for which `tiling` counts a partial step as a whole one
 
@@ -112,7 +112,7 @@ class Family(ABC, Generic[C]):
     def _without_vectors(self, problem: Problem) -> float:
         """Return the factor of Tiling.without_vectors, before it is fitted to measured times."""
         has_narrow_fma = problem.dtype.element_bytes == 2 and not self.on_tensor_cores
-        return self.without_vectors * (OF_16_BITS if has_narrow_fma and self.without_vectors > 1 else 1)
+        return self.without_vectors * (FACTOR_FOR_16_BITS if has_narrow_fma and self.without_vectors > 1 else 1)
 
     def matrices_in_smem(self, config: C, problem: Problem) -> tuple[int, int]:
         """Return the copies of a product's A and B in shared memory, and the elements after each line there.
