@@ -22,6 +22,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import Target, find_target
@@ -48,6 +49,13 @@ def problems(config: KernelConfig, case: Problem) -> tuple[Problem, ...]:
     return tuple(replace(case, m=m, n=n, k=k) for m, n, k in shapes)
 
 
+def stacks(config: KernelConfig, case: Problem) -> tuple[Problem, ...]:
+    """Return batches of three of `problems`, if the kernel has a version for batches."""
+    family = family_named(config.family)
+    batches = () if case.is_batched else (replace(one, batch=3) for one in problems(config, case))
+    return tuple(one for one in batches if family.supports(one) and unfit(family, config, one) is None)
+
+
 def verdict(
     gpu: CudaDevice, target: Target, support: Support, config: KernelConfig, case: Problem, problem: Problem
 ) -> Verdict:
@@ -69,7 +77,8 @@ def verdict(
 @click.command(cls=Command)
 @click.option("--part", default="1/1", show_default=True, help="Such as 2/8: every eighth, from the second on.")
 @click.option("--family", help="These alone, such as gemv,ladder.")
-def main(part: str, family: str | None) -> None:
+@click.option("--batches", is_flag=True, help="Batches of three products of each kernel that has a version for them.")
+def main(part: str, family: str | None, batches: bool) -> None:
     """Say what was right; exit code 1 where a result was wrong."""
     first, step = part_of(part)
     chosen = family_names(family)
@@ -82,8 +91,9 @@ def main(part: str, family: str | None) -> None:
     for config, case in cases[first - 1 :: step]:
         if case.dtype_name not in supports:
             supports[case.dtype_name] = Support(gpu, path, case.dtype_name)
-        for problem in problems(config, case):
-            found = verdict(gpu, target, supports[case.dtype_name], config, case, problem)
+        for problem in (stacks if batches else problems)(config, case):
+            rendered = replace(case, batch=problem.batch)
+            found = verdict(gpu, target, supports[case.dtype_name], config, rendered, problem)
             wrong += not found.correct
             click.echo(f"{config.text} {problem.text}: {found.detail}")
     for support in supports.values():
