@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import click
 
-from benchmarks.cells import LAYOUTS, Layout, Regime, chosen
+from benchmarks.cells import LAYOUTS, REGIMES, Layout, Regime, chosen
 from benchmarks.gpu import gpu
 from benchmarks.module_calls import TYPES
 from benchmarks.pack import Fill, Kinds
@@ -170,7 +170,7 @@ def selected(
 ) -> Selection:
     """Return the selection from the command line. Raise InputError for an unknown word."""
     kinds = Kinds(
-        cast(tuple[Regime, ...], chosen(regime, UNSEEN_REGIMES, "regime")),
+        cast(tuple[Regime, ...], chosen(regime, REGIMES, "regime")),
         cast(tuple[Layout, ...], chosen(layout, LAYOUTS, "layout")),
         chosen(dtype, tuple(TYPES), "type"),
     )

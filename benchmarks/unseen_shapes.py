@@ -97,6 +97,8 @@ def _shape(regime: Regime, ranges: Ranges, numbers: random.Random) -> tuple[int,
         m, k = (_log_uniform(ranges.large, numbers) for _ in "mk")
         return m, _log_uniform(ranges.small, numbers), k
     long, first, second = (_log_uniform(extents, numbers) for extents in (ranges.long, ranges.small, ranges.small))
+    if regime == "G":
+        return first, first, long
     return (long, first, second) if regime == "L" else (first, second, long)
 
 
