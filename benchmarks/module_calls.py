@@ -40,6 +40,8 @@ def interface(operand: Operand, dtype_name: str) -> dict[str, Any]:
 def arrays_of(operands: Operands, *, on_host: bool) -> Arrays:
     """Return a, b and out of the problem as arrays that use the operands' memory."""
     told = [interface(one, operands.problem.dtype_name) for one in (operands.a, operands.b, operands.c)]
+    if operands.problem.is_gram:  # B is A, transposed
+        told[1] = told[0] | {axes: told[0][axes][::-1] for axes in ("shape", "strides")}
     made: list[Any] = [SimpleNamespace(__cuda_array_interface__=one) for one in told]
     if on_host:
         made = [np.asarray(SimpleNamespace(__array_interface__=one)) for one in told]
