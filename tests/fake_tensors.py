@@ -15,6 +15,7 @@ import pytest
 
 from tests.fabricated import device_array
 from tests.fake_dispatcher import OWN, Dispatcher
+from tsm2_tune.runtime.torch.override import OPERATORS
 
 STRIDED = object()  # a layout
 
@@ -56,14 +57,6 @@ class Tensor(SimpleNamespace):
 
     def detach(self) -> Tensor:
         return self
-
-    def __getitem__(self, at: int) -> Tensor:
-        """One of a batch."""
-        interface, size = self.__cuda_array_interface__, self.element_size()
-        first = interface["data"][0] + at * size * self.stride()[0]
-        steps = tuple(size * step for step in self.stride()[1:])
-        described = device_array(self.shape[1:], steps, at=first, typestr=interface["typestr"])
-        return Tensor(described, dtype=self.dtype)
 
     def dim(self) -> int:
         return int(self.ndim)
@@ -211,21 +204,7 @@ def fake_torch() -> SimpleNamespace:
     fake.cuda.default_stream, fake.cuda.stream = lambda device: None, lambda stream: contextlib.nullcontext()
     fake.addmm = lambda c, a, b, *, beta, alpha, out: out
     fake.mm = fake.bmm = fake.matmul = lambda a, b, out=None: out
-    fake.table = Dispatcher(
-        (
-            "mm",
-            "mm.out",
-            "addmm",
-            "addmm.out",
-            "addmm_",
-            "bmm",
-            "bmm.out",
-            "baddbmm",
-            "baddbmm.out",
-            "baddbmm_",
-        ),
-        lambda *operands, **named: OWN,
-    )
+    fake.table = Dispatcher(OPERATORS, lambda *operands, **named: OWN)
     fake.library = SimpleNamespace(get_kernel=fake.table.get_kernel, Library=fake.table.library)
     return fake
 
@@ -271,7 +250,7 @@ def fake_cupy() -> SimpleNamespace:
         yield
         current[0] = before
 
-    def empty(shape: Any, dtype: Any, *, order: str) -> Cupy:
+    def empty(shape: Any, dtype: Any, *, order: str = "C") -> Cupy:
         like = np.empty(shape, dtype, order)  # type: ignore[call-overload]
         fake.made.append(Cupy(device_array(shape, like.strides, at=0x6000, typestr=like.dtype.str), current[0]))
         return fake.made[-1]  # type: ignore[no-any-return]

@@ -9,7 +9,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import torchs_own_product
@@ -55,21 +54,30 @@ def installed() -> Iterator[None]:
         _overrides.change(scopes=-1)
 
 
+OPERATORS = (
+    "mm", "mm.out", "addmm", "addmm.out", "addmm_", "bmm", "bmm.out", "baddbmm", "baddbmm.out", "baddbmm_",
+)  # fmt: skip
+
+
+def _overriding(name: str, take: Taker) -> Callable[..., Any]:
+    """Return a function with the operator's signature that returns None if PyTorch must compute the product."""
+    dimensions, is_in_place = 3 if name.startswith("b") else 2, name.endswith("_")
+    if "add" not in name:
+        return lambda a, b, out=None: take(dimensions, a, b, out, None, None, None)
+    return lambda c, a, b, beta=1, alpha=1, out=None: take(
+        dimensions, a, b, c if is_in_place else out, c, alpha, beta
+    )
+
+
 class Override:
     """The override of one PyTorch operator, such as addmm.out."""
 
-    __slots__ = ("call", "compute_by_kernel", "is_enabled", "library", "name", "own", "previous")
+    __slots__ = ("call", "compute_by_kernel", "is_enabled", "library", "name", "own")
 
     def __init__(self, name: str, take: Taker) -> None:
-        self.name, self.compute_by_kernel, self.is_enabled = name, OPERATORS[name](take), False
-        self.register()
-
-    def register(self) -> None:
-        """Register the override with PyTorch, and keep the previous implementation for products without a kernel."""
-        torch = imported_torch()
-        self.previous = self.on_top()
-        self.call = self.previous.call_boxed
-        self.library = torch.library.Library("aten", "IMPL")
+        self.name, self.compute_by_kernel, self.is_enabled = name, _overriding(name, take), False
+        self.call = self.on_top().call_boxed  # the previous implementation, for products without a kernel
+        self.library = imported_torch().library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns that an implementation is replaced
             # Not Library.impl, which records the override and then refuses a second one.
@@ -77,42 +85,16 @@ class Override:
         self.own = repr(self.on_top())
 
     def on_top(self) -> Any:
-        """Return the implementation of the operator that PyTorch calls now.
-
-        Its repr contains the file and line that registered it.
-        """
+        """Return the implementation that PyTorch calls now. Its repr has the file and line that registered it."""
         return imported_torch().library.get_kernel(f"aten::{self.name}", KEY_OF_GPUS)
 
     def compute(self, keys: Any, *operands: Any, **named: Any) -> Any:
-        """Compute the operator with a kernel or, if no kernel computes it, with the previous implementation.
-
-        `keys` are PyTorch's dispatch keys that remain after this implementation.
-        """
+        """Compute the operator with a kernel, or else with the previous implementation for the keys that remain."""
         if self.is_enabled and not torchs_own_product.is_wanted:
             found = self.compute_by_kernel(*operands, **named)
             if found is not None:
                 return found
-        try:
-            return self.call(keys, *operands, **named)
-        except RuntimeError:
-            if not self.is_renewed():
-                raise
-            return self.call(keys, *operands, **named)
-
-    def is_renewed(self) -> bool:
-        """Return whether the previous implementation, an override, was removed since this override was registered.
-
-        If it was removed, register this override again, above the implementation that is left.
-        """
-        previous = repr(self.previous)
-        if ".py:" not in previous:  # PyTorch's own implementation is never removed
-            return False
-        with _overrides.changing:
-            if repr(self.on_top()) != self.own:
-                return False
-            self.library._destroy()
-            self.register()
-            return repr(self.previous) != previous
+        return self.call(keys, *operands, **named)
 
     def is_removed(self) -> bool:
         """Disable the override, and remove it unless a later override may call it. Return whether it was removed."""
@@ -127,7 +109,7 @@ class Overrides:
     """All overrides of this module (`known`, by operator), and the number of open `installed` contexts (`scopes`)."""
 
     def __init__(self) -> None:
-        self.changing = threading.RLock()
+        self.changing = threading.Lock()
         self.known: dict[str, Override] = {}
         self.is_installed, self.scopes = False, 0
 
@@ -142,10 +124,7 @@ class Overrides:
                 self.known = {name: one for name, one in self.known.items() if not one.is_removed()}
 
     def begin(self) -> None:
-        """Register the overrides that are missing, and enable all.
-
-        Raise RuntimeError if PyTorch is too old or has no GPU support, or if this module has no kernel for a GPU.
-        """
+        """Register the overrides that are missing, and enable all. Raise RuntimeError if that is not possible."""
         if all(winner.on_host for winner in WINNERS):
             raise RuntimeError("install: this module has no kernel for a GPU: tune on one, and export again")
         torch = imported_torch()
@@ -164,32 +143,3 @@ class Overrides:
 
 
 _overrides: Overrides = globals().get("_overrides") or Overrides()  # kept if the module is reloaded
-
-
-# Functions with the operators' PyTorch signatures. They return None if PyTorch must compute the product
-
-
-def _takes_product(dimensions: int, take: Taker) -> Callable[..., Any]:
-    return lambda a, b, out=None: take(dimensions, a, b, out, None, None, None)
-
-
-def _takes_sum(dimensions: int, take: Taker) -> Callable[..., Any]:
-    return lambda c, a, b, beta=1, alpha=1, out=None: take(dimensions, a, b, out, c, alpha, beta)
-
-
-def _takes_sum_in_place(dimensions: int, take: Taker) -> Callable[..., Any]:
-    return lambda c, a, b, beta=1, alpha=1: take(dimensions, a, b, c, c, alpha, beta)
-
-
-OPERATORS: dict[str, Callable[[Taker], Callable[..., Any]]] = {
-    "mm": partial(_takes_product, 2),
-    "mm.out": partial(_takes_product, 2),
-    "addmm": partial(_takes_sum, 2),
-    "addmm.out": partial(_takes_sum, 2),
-    "addmm_": partial(_takes_sum_in_place, 2),
-    "bmm": partial(_takes_product, 3),
-    "bmm.out": partial(_takes_product, 3),
-    "baddbmm": partial(_takes_sum, 3),
-    "baddbmm.out": partial(_takes_sum, 3),
-    "baddbmm_": partial(_takes_sum_in_place, 3),
-}
