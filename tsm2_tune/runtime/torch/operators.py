@@ -56,85 +56,56 @@ def _define(torch: Any, space: str, take: Taker) -> None:
             library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
     _libraries_of_operators.append(library)
     aten, own = torch.ops.aten, getattr(torch.ops, space)
-    for dimensions, (product, sum_) in OPERATORS_OF.items():
-        of_product, of_sum = (partial(one, take, dimensions) for one in (_product_by_kernel, _sum_by_kernel))
-        for name, by_kernel, recorded, each in (
-            (product, of_product, _recorded_product, _each_product(own)),
-            (sum_, of_sum, _recorded_sum, _each_sum(own, dimensions)),
-        ):
+    for dimensions, names in OPERATORS_OF.items():
+        for name, is_sum in zip(names, (False, True), strict=True):
             of_aten, of_own = getattr(aten, name), getattr(own, name).default
-            library.impl(name, by_kernel(of_aten), KEY_OF_GPUS)
+            each = _each_sum(own, dimensions) if is_sum else _each_product(own)
+            library.impl(name, _by_kernel(take, dimensions, of_aten, is_sum), KEY_OF_GPUS)
             library.impl(name, of_aten.default, "CompositeExplicitAutograd")
             torch.library.register_fake(f"{space}::{name}", of_aten.default, lib=library)
             torch.library.register_vmap(f"{space}::{name}", each, lib=library)
-            in_graph = recorded(torch, of_own, getattr(torch, name), getattr(own, product))
-            library.impl(name, in_graph, "Autograd", with_keyset=True)
+            recorded = _recorded(torch, of_own, getattr(torch, name), getattr(own, names[0]), is_sum)
+            library.impl(name, recorded, "Autograd", with_keyset=True)
 
 
 _libraries_of_operators: list[Any] = []  # references: PyTorch removes the operators of a deleted Library
 
 
-def _product_by_kernel(take: Taker, dimensions: int, of_aten: Any) -> Callable[..., Any]:
-    """Return the implementation of mm or bmm on GPUs. PyTorch's own operator computes what no kernel does."""
+def _summed(of: Any, c: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
+    """Call the operator `of`, which computes beta c + alpha a b, or a b if c is None."""
+    return of(a, b) if c is None else of(c, a, b, beta=beta, alpha=alpha)
 
-    def by_kernel(a: Any, b: Any) -> Any:
+
+def _by_kernel(take: Taker, dimensions: int, of_aten: Any, is_sum: bool) -> Callable[..., Any]:
+    """Return the operator's implementation on GPUs. PyTorch's operator `of_aten` computes what no kernel does."""
+
+    def product(a: Any, b: Any) -> Any:
         found = take(dimensions, a, b, None, None, None, None)
         return of_aten(a, b) if found is None else found
 
-    return by_kernel
-
-
-def _sum_by_kernel(take: Taker, dimensions: int, of_aten: Any) -> Callable[..., Any]:
-    """Return the same of addmm or baddbmm."""
-
-    def by_kernel(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    def sum_(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
         found = take(dimensions, a, b, None, c, alpha, beta)
         return of_aten(c, a, b, beta=beta, alpha=alpha) if found is None else found
 
-    return by_kernel
+    return sum_ if is_sum else product
 
 
 # Gradients. They are computed with the same operators, so kernels may compute them, too
 
 
-def _recorded_product(torch: Any, own: Any, of_torch: Any, multiply: Any) -> Callable[..., Any]:
-    """Return the implementation of mm or bmm for PyTorch's Autograd dispatch key.
+def _recorded(torch: Any, own: Any, of_torch: Any, multiply: Any, is_sum: bool) -> Callable[..., Any]:
+    """Return the operator's implementation for PyTorch's Autograd dispatch key.
 
     `own` is the operator, `of_torch` PyTorch's, and `multiply` computes the products of the gradients.
     """
 
     class Recorded(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, keys: Any, a: Any, b: Any) -> Any:
-            _keep(ctx, a, b, ctx.needs_input_grad[1:])
-            with torch._C._AutoDispatchBelowAutograd():
-                return own.redispatch(keys, a, b)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            return None, *_of_factors(ctx, multiply, gradient, 1, ctx.needs_input_grad[1:])
-
-    def recorded(keys: Any, a: Any, b: Any) -> Any:
-        if _is_transformed(torch):
-            return of_torch(a, b)
-        keys &= torch._C._after_autograd_keyset
-        if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-            return Recorded.apply(keys, a, b)
-        return own.redispatch(keys, a, b)
-
-    return recorded
-
-
-def _recorded_sum(torch: Any, own: Any, of_torch: Any, multiply: Any) -> Callable[..., Any]:
-    """Return the same of addmm or baddbmm."""
-
-    class Recorded(torch.autograd.Function):  # type: ignore[misc]
-        @staticmethod
         def forward(ctx: Any, keys: Any, c: Any, a: Any, b: Any, beta: Any, alpha: Any) -> Any:
-            ctx.shape, ctx.beta, ctx.alpha = c.shape, beta, alpha
+            ctx.shape, ctx.beta, ctx.alpha = None if c is None else c.shape, beta, alpha
             _keep(ctx, a, b, ctx.needs_input_grad[2:4])
             with torch._C._AutoDispatchBelowAutograd():
-                return own.redispatch(keys, c, a, b, beta=beta, alpha=alpha)
+                return _summed(partial(own.redispatch, keys), c, a, b, beta, alpha)
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
@@ -144,13 +115,13 @@ def _recorded_sum(torch: Any, own: Any, of_torch: Any, multiply: Any) -> Callabl
 
     def recorded(keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
         if _is_transformed(torch):
-            return of_torch(c, a, b, beta=beta, alpha=alpha)
+            return _summed(of_torch, c, a, b, beta, alpha)
         keys &= torch._C._after_autograd_keyset
-        if torch.is_grad_enabled() and (c.requires_grad or a.requires_grad or b.requires_grad):
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (c, a, b)):
             return Recorded.apply(keys, c, a, b, beta, alpha)
-        return own.redispatch(keys, c, a, b, beta=beta, alpha=alpha)
+        return _summed(partial(own.redispatch, keys), c, a, b, beta, alpha)
 
-    return recorded
+    return recorded if is_sum else lambda keys, a, b: recorded(keys, None, a, b)
 
 
 def _is_transformed(torch: Any) -> bool:
@@ -169,10 +140,7 @@ def _keep(ctx: Any, a: Any, b: Any, wanted: Any) -> None:
 
 
 def _of_factors(ctx: Any, multiply: Any, gradient: Any, alpha: Any, wanted: Any) -> tuple[Any, Any]:
-    """Return the gradients of a and b. A gradient that is not wanted is None.
-
-    Each gradient has the storage order of its operand, so that accumulating gradients needs no copy.
-    """
+    """Return the wanted gradients of a and b, in the storage order of each, so that adding them needs no copy."""
     (a, b), of_a, of_b = ctx.saved_tensors, None, None
     if wanted[0]:
         of_a = multiply(b.conj(), gradient.mT).mT if ctx.are_columns[0] else multiply(gradient, b.mH)
