@@ -25,15 +25,18 @@ from tsm2_tune.runtime.host import multiply_on_host
 from tsm2_tune.runtime.launch_plan import Plan
 from tsm2_tune.runtime.module_data import WINNERS
 
+FIELDS_IN_TEXT = (  # of a Match
+    "extents", "leading", "index_bits", "grid", "workspace_bytes", "measured_at", "distance", "is_transposed",
+    "batch", "strides", "workspace_strides", "merged",
+)  # fmt: skip
 COUNTERS_ALIGNMENT = 256  # bytes; in the workspace the counters follow the partial sums
 
 
 class Traced(NamedTuple):
     """The shape and type of a product in a traced JAX function, or of a batch of products.
 
-    All arrays are contiguous and row-major. The array of an operand contains the operand (a or b) or the operand's
-    transpose; the array of the result contains `out`. In a batch the array of an operand contains that of each
-    product, one after another, or one for all products.
+    All arrays are contiguous and row-major. The array of an operand contains the operand or its transpose; in a
+    batch, that of each product, one after another, or one for all products.
     """
 
     shape: tuple[int, int, int]  # m, n, k
@@ -83,10 +86,8 @@ class Traced(NamedTuple):
     def text(self, match: Match) -> str:
         """Return the JSON text with product, kernel and launch, from which `start_traced` launches the kernel."""
         place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
-        launch = (match.launch.rows_per_block, match.launch.splits, match.grid, match.workspace_bytes)
-        kernel = (match.extents, match.leading, match.index_bits, match.is_transposed)
-        batch = (match.batch, match.strides, match.workspace_strides, match.merged)
-        return json.dumps([*self, place, *launch, *kernel, *batch])
+        launch = match.launch.rows_per_block, match.launch.splits
+        return json.dumps([*self, place, *launch, *(getattr(match, name) for name in FIELDS_IN_TEXT)])
 
 
 def workspace_layout(match: Match) -> tuple[int, int]:
@@ -138,24 +139,9 @@ def start_traced(text: bytes, arguments: list[int], results: list[int], stream: 
 def _read(text: bytes) -> _Start:
     found: list[Any] = [tuple(one) if isinstance(one, list) else one for one in json.loads(text)]
     traced, found = Traced(*found[: len(Traced._fields)]), found[len(Traced._fields) :]
-    place, rows, splits, grid, workspace, *kernel, batch, strides, workspace_strides, merged = found
-    winner, (extents, leading, index_bits, is_transposed) = WINNERS[place], kernel
-    match = Match(
-        winner=winner,
-        launch=winner.launch.resized(rows, splits),
-        extents=extents,
-        leading=leading,
-        index_bits=index_bits,
-        grid=grid,
-        workspace_bytes=workspace,
-        measured_at=(winner.m, winner.n, winner.k),
-        distance=0.0,
-        is_transposed=is_transposed,
-        batch=batch,
-        strides=strides,
-        workspace_strides=workspace_strides,
-        merged=merged,
-    )
+    place, rows, splits, *values = found
+    winner, fields = WINNERS[place], dict(zip(FIELDS_IN_TEXT, values, strict=True))
+    match = Match(winner=winner, launch=winner.launch.resized(rows, splits), **fields)
     return _Start(traced, match, workspace_layout(match)[1], {})
 
 

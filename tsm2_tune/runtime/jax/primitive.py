@@ -83,9 +83,9 @@ def jax_namespace() -> SimpleNamespace:
 
 # Products of two matrices
 
-# Numbers of contracted dimensions of lhs and rhs; for each, whether they are its first (else its last) dimensions;
+# Number of contracted dimensions; whether they are the first dimensions of lhs and of rhs, and not the last ones;
 # number of batch dimensions, which are in front of all others
-Dimensions = tuple[int, int, bool, bool, int]
+Dimensions = tuple[int, bool, bool, int]
 
 
 def _dimension_numbers(a: Any, b: Any) -> Any:
@@ -121,11 +121,32 @@ def _as_matrices(
     preferred: Any,
     precision: Any,
 ) -> Dimensions | None:
-    """Return how arrays of these shapes and dtypes are reshaped to matrices for a kernel; None if not possible."""
+    """Return how arrays of these shapes and types are reshaped to two matrices for a kernel; None if they are not."""
     element = _element(type_a) if type_a == type_b else None
     if element is None or not _is_met(precision) or (preferred is not None and _element(preferred) != element):
         return None
-    return _matrix_dimensions(of_a, of_b, numbers)
+    try:
+        (over_a, over_b), (batch_a, batch_b) = numbers
+        count, products = len(over_a), len(batch_a)
+        if not list(batch_a) == list(batch_b) == list(range(products)) or of_a[:products] != of_b[:products]:
+            return None
+        over_a, over_b = ([one - products for one in over] for over in (over_a, over_b))
+    except (TypeError, ValueError):
+        return None
+    if not all(map(_is_known, (*of_a, *of_b))):
+        return None
+    of_a, of_b = of_a[products:], of_b[products:]
+    if count != len(over_b) or not 0 < count <= min(len(of_a), len(of_b)) or max(len(of_a), len(of_b)) <= count:
+        return None
+    firsts = []
+    for over, shape in ((over_a, of_a), (over_b, of_b)):
+        first, last = list(range(count)), list(range(len(shape) - count, len(shape)))
+        if over not in (first, last):
+            return None
+        firsts.append(over == first and len(shape) > count)
+    if [of_a[x] for x in over_a] != [of_b[x] for x in over_b]:
+        return None
+    return count, firsts[0], firsts[1], products
 
 
 _known_matrices = lru_cache(maxsize=4096)(_as_matrices)
@@ -164,48 +185,19 @@ def _is_met(precision: Any) -> bool:
     return all(one is None or str(getattr(one, "name", one)).lower() in PRECISIONS for one in both)
 
 
-def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_numbers: Any) -> Dimensions | None:
-    """Return how arrays with these shapes are reshaped to two matrices for dot_general.
-
-    Return None if the contracted dimensions are invalid or do not allow this reshape.
-    """
-    try:
-        (over_a, over_b), (batch_a, batch_b) = dimension_numbers
-        count, products = len(over_a), len(batch_a)
-        if not list(batch_a) == list(batch_b) == list(range(products)) or of_a[:products] != of_b[:products]:
-            return None
-        over_a, over_b = ([one - products for one in over] for over in (over_a, over_b))
-    except (TypeError, ValueError):
-        return None
-    if not all(map(_is_known, (*of_a, *of_b))):
-        return None
-    of_a, of_b = of_a[products:], of_b[products:]
-    if count != len(over_b) or not 0 < count <= min(len(of_a), len(of_b)) or max(len(of_a), len(of_b)) <= count:
-        return None
-    firsts = []
-    for over, shape in ((over_a, of_a), (over_b, of_b)):
-        first, last = list(range(count)), list(range(len(shape) - count, len(shape)))
-        if over not in (first, last):
-            return None
-        firsts.append(over == first and len(shape) > count)
-    if [of_a[x] for x in over_a] != [of_b[x] for x in over_b]:
-        return None
-    return count, count, firsts[0], firsts[1], products
-
-
 def _general(
     jax: Any, product: Any, lhs: Any, rhs: Any, *, dimensions: Dimensions, precision: Any, is_same: bool
 ) -> Any:
     """Reshape each array to matrices without a copy, multiply with the primitive, and reshape the result."""
-    matrices, free, products = [], [], dimensions[4]
-    leading = lhs.shape[:products]
-    for x, over, is_first in ((lhs, dimensions[0], dimensions[2]), (rhs, dimensions[1], dimensions[3])):
+    count, *are_first, products = dimensions
+    matrices, free, leading = [], [], lhs.shape[:products]
+    for x, is_first in zip((lhs, rhs), are_first, strict=True):
         of_one = x.shape[products:]
-        at = over if is_first else len(of_one) - over
+        at = count if is_first else len(of_one) - count
         of_batch = (math.prod(leading),) if products else ()
         matrices.append(x.reshape(*of_batch, math.prod(of_one[:at]), math.prod(of_one[at:])))
         free.append(of_one[at:] if is_first else of_one[:at])
-    of = {"over": (0 if dimensions[2] else 1, 0 if dimensions[3] else 1), "precision": precision, "is_same": is_same}
+    of = {"over": tuple(0 if one else 1 for one in are_first), "precision": precision, "is_same": is_same}
     return product.bind(*matrices, **of).reshape(leading + free[0] + free[1])
 
 
@@ -341,10 +333,7 @@ def _is_known(extent: Any) -> bool:
 
 
 def _is_alone(axes: Any) -> bool:
-    """Return whether each device computes the whole product.
-
-    If not, JAX must partition the product over devices, which it cannot do with a custom call.
-    """
+    """Return whether each device computes the whole product, because JAX cannot partition a custom call."""
     by_hand = getattr(axes, "manual_axes", None)  # axes of the mesh of shard_map
     if by_hand is not None:
         return all(extent == 1 or name in by_hand for name, extent in axes.mesh.shape.items())

@@ -17,141 +17,56 @@ IS_STRING = 4  # XLA_FFI_AttrType_STRING
 RESOURCE_EXHAUSTED, INTERNAL = 8, 13  # XLA_FFI_Error_Code
 
 
-class XlaBuffer(ctypes.Structure):
-    """XLA's struct XLA_FFI_Buffer."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("dtype", ctypes.c_int),
-        ("address", ctypes.c_void_p),
-    )
+def _xla_struct(**fields: Any) -> Any:
+    return type("XlaStruct", (ctypes.Structure,), {"_fields_": tuple(fields.items())})
 
 
-class XlaText(ctypes.Structure):
-    """XLA's struct XLA_FFI_ByteSpan."""
-
-    _fields_ = (("first", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
-class XlaBuffers(ctypes.Structure):
-    """XLA's structs XLA_FFI_Args and XLA_FFI_Rets, which have the same layout."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("types", ctypes.c_void_p),
-        ("buffers", ctypes.POINTER(ctypes.POINTER(XlaBuffer))),
-    )
-
-
-class XlaAttributes(ctypes.Structure):
-    """XLA's struct XLA_FFI_Attrs."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("types", ctypes.POINTER(ctypes.c_int)),
-        ("names", ctypes.c_void_p),
-        ("values", ctypes.POINTER(ctypes.POINTER(XlaText))),
-    )
-
-
-class XlaVersion(ctypes.Structure):
-    """XLA's struct XLA_FFI_Api_Version."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("major", ctypes.c_int),
-        ("minor", ctypes.c_int),
-    )
-
-
-class XlaMetadata(ctypes.Structure):
-    """The fields of XLA's struct XLA_FFI_Metadata that a stateless handler fills in."""
-
-    _fields_ = (("struct_size", ctypes.c_size_t), ("version", XlaVersion), ("traits", ctypes.c_uint32))
-
-
-class XlaExtension(ctypes.Structure):
-    """XLA's struct XLA_FFI_Metadata_Extension."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("kind", ctypes.c_int),
-        ("next", ctypes.c_void_p),
-        ("metadata", ctypes.POINTER(XlaMetadata)),
-    )
-
-
-class XlaError(ctypes.Structure):
-    """XLA's struct XLA_FFI_Error_Create_Args."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("message", ctypes.c_char_p),
-        ("code", ctypes.c_int),
-    )
-
-
-class XlaDestroyed(ctypes.Structure):
-    """XLA's struct XLA_FFI_Error_Destroy_Args."""
-
-    _fields_ = (("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("error", ctypes.c_void_p))
-
-
-class XlaStream(ctypes.Structure):
-    """XLA's struct XLA_FFI_Stream_Get_Args."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-        ("stream", ctypes.c_void_p),
-    )
-
-
-# Functions that return at once. PYFUNCTYPE keeps Python's global lock during the call.
-CREATE_ERROR = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaError))
-DESTROY_ERROR = ctypes.PYFUNCTYPE(None, ctypes.POINTER(XlaDestroyed))
-TELL_STREAM = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaStream))
-
-
-class XlaApi(ctypes.Structure):
-    """The first fields of XLA's struct XLA_FFI_Api, up to the last one that is used here."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("version", XlaVersion),
-        ("internal", ctypes.c_void_p),
-        ("create_error", CREATE_ERROR),
-        ("tell_error", ctypes.c_void_p),
-        ("destroy_error", DESTROY_ERROR),
-        ("register_handler", ctypes.c_void_p),
-        ("tell_stream", TELL_STREAM),
-    )
-
-
-class XlaCall(ctypes.Structure):
-    """XLA's struct XLA_FFI_CallFrame."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.POINTER(XlaExtension)),
-        ("api", ctypes.POINTER(XlaApi)),
-        ("context", ctypes.c_void_p),
-        ("stage", ctypes.c_int),
-        ("arguments", XlaBuffers),
-        ("results", XlaBuffers),
-        ("attributes", XlaAttributes),
-    )
-
-
+HEADER: dict[str, Any] = {"struct_size": ctypes.c_size_t, "extension": ctypes.c_void_p}  # of most of XLA's structs
+XlaText = _xla_struct(first=ctypes.c_void_p, size=ctypes.c_size_t)  # XLA_FFI_ByteSpan
+XlaBuffer = _xla_struct(**HEADER, dtype=ctypes.c_int, address=ctypes.c_void_p)  # XLA_FFI_Buffer
+XlaBuffers = _xla_struct(  # XLA_FFI_Args and XLA_FFI_Rets
+    **HEADER,
+    count=ctypes.c_int64,
+    types=ctypes.c_void_p,
+    buffers=ctypes.POINTER(ctypes.POINTER(XlaBuffer)),
+)
+XlaAttributes = _xla_struct(  # XLA_FFI_Attrs
+    **HEADER,
+    count=ctypes.c_int64,
+    types=ctypes.POINTER(ctypes.c_int),
+    names=ctypes.c_void_p,
+    values=ctypes.POINTER(ctypes.POINTER(XlaText)),
+)
+XlaVersion = _xla_struct(**HEADER, major=ctypes.c_int, minor=ctypes.c_int)  # XLA_FFI_Api_Version
+XlaMetadata = _xla_struct(  # the fields of XLA_FFI_Metadata that a stateless handler fills in
+    struct_size=ctypes.c_size_t, version=XlaVersion, traits=ctypes.c_uint32
+)
+XlaExtension = _xla_struct(  # XLA_FFI_Metadata_Extension
+    struct_size=ctypes.c_size_t, kind=ctypes.c_int, next=ctypes.c_void_p, metadata=ctypes.POINTER(XlaMetadata)
+)
+XlaError = _xla_struct(**HEADER, message=ctypes.c_char_p, code=ctypes.c_int)  # XLA_FFI_Error_Create_Args
+XlaDestroyed = _xla_struct(**HEADER, error=ctypes.c_void_p)  # XLA_FFI_Error_Destroy_Args
+XlaStream = _xla_struct(**HEADER, context=ctypes.c_void_p, stream=ctypes.c_void_p)  # XLA_FFI_Stream_Get_Args
+XlaApi = _xla_struct(  # the first fields of XLA_FFI_Api. PYFUNCTYPE keeps Python's global lock during the call.
+    **HEADER,
+    version=XlaVersion,
+    internal=ctypes.c_void_p,
+    create_error=ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaError)),
+    tell_error=ctypes.c_void_p,
+    destroy_error=ctypes.PYFUNCTYPE(None, ctypes.POINTER(XlaDestroyed)),
+    register_handler=ctypes.c_void_p,
+    tell_stream=ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaStream)),
+)
+XlaCall = _xla_struct(  # XLA_FFI_CallFrame
+    struct_size=ctypes.c_size_t,
+    extension=ctypes.POINTER(XlaExtension),
+    api=ctypes.POINTER(XlaApi),
+    context=ctypes.c_void_p,
+    stage=ctypes.c_int,
+    arguments=XlaBuffers,
+    results=XlaBuffers,
+    attributes=XlaAttributes,
+)
 HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaCall))
 # The function that executes a call. Its parameters: the call's text attribute, the addresses of the arguments, the
 # addresses of the results, and a function that returns the stream's handle.
@@ -206,10 +121,7 @@ def _addresses(buffers: Any) -> list[int]:
 
 
 def _stream(call: Any) -> int:
-    """Return the handle of the stream on which to launch the call's kernel.
-
-    Raise RuntimeError if XLA returns no stream.
-    """
+    """Return the handle of the call's stream. Raise RuntimeError if XLA returns none."""
     asked = XlaStream(ctypes.sizeof(XlaStream), None, call.context, None)
     error = call.api[0].tell_stream(asked)
     if error:
