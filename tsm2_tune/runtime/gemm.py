@@ -8,7 +8,6 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
-from tsm2_tune.runtime.arrays.array_lifetime import hold_until_done
 from tsm2_tune.runtime.arrays.libraries import (
     at_stream,
     cupy_stream,
@@ -18,7 +17,6 @@ from tsm2_tune.runtime.arrays.libraries import (
     vendors_product,
 )
 from tsm2_tune.runtime.arrays.matrices import Product
-from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.autotune.cache import by_timing, has_factors
 from tsm2_tune.runtime.autotune.timing import fastest_way, vendors_of
 from tsm2_tune.runtime.choice.choose import check_place, choose
@@ -43,16 +41,23 @@ from tsm2_tune.runtime.plan_cache import (
     starters,
     torch_key,
 )
-from tsm2_tune.runtime.prepare import await_all, checked_factors, effective_factors, prepare_launch, stream_of
+from tsm2_tune.runtime.prepare import (
+    await_all,
+    checked_factors,
+    effective_factors,
+    hold_until_done,
+    prepare_launch,
+    stream_of,
+)
 from tsm2_tune.runtime.zero_alpha import NO_OPERANDS, reads_operands, scaled
 
 NUMBERS = (int, float, complex)
 
 
 def gemm(
-    a: Array,
-    b: Array,
-    out: Array | None = None,
+    a: Any,
+    b: Any,
+    out: Any = None,
     *,
     alpha: complex | None = None,
     beta: complex | None = None,
@@ -178,9 +183,9 @@ def gemm(
 
 
 def choice(
-    a: Array,
-    b: Array,
-    out: Array | None = None,
+    a: Any,
+    b: Any,
+    out: Any = None,
     *,
     conj_a: bool = False,
     conj_b: bool = False,
@@ -195,9 +200,9 @@ def choice(
 
 
 def plan(
-    a: Array,
-    b: Array,
-    out: Array | None,
+    a: Any,
+    b: Any,
+    out: Any,
     *,
     alpha: complex | None = None,
     beta: complex | None = None,

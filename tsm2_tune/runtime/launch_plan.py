@@ -16,7 +16,6 @@ import numpy as np
 from tsm2_tune.runtime.arrays.batches import packed_strides
 from tsm2_tune.runtime.arrays.libraries import at_stream
 from tsm2_tune.runtime.arrays.matrices import Product
-from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.choice.winners import MERGED_COLUMNS, MERGED_ROWS, Match, Vendor
 from tsm2_tune.runtime.cuda.cubins import lock
 from tsm2_tune.runtime.cuda.driver import (
@@ -140,7 +139,7 @@ class Plan:
         self.slots = [Slot(self)]
 
     def start(
-        self, operands: tuple[int, int, int, int], alpha: complex | None, beta: complex | None, array: Array
+        self, operands: tuple[int, int, int, int], alpha: complex | None, beta: complex | None, array: Any
     ) -> None:
         """Launch the kernel. `operands` are the stream and the addresses of a, b and out.
 
@@ -160,6 +159,13 @@ class Plan:
             self.launch(slot, operands[0], array)
         self.slots.append(slot)
 
+    def free_slot(self) -> Slot:
+        """Return a slot that no launch uses now."""
+        try:
+            return self.slots.pop()
+        except IndexError:
+            return Slot(self)
+
     def start_within(self, a: int, b: int, out: int, stream: int, partials: int, counters: int) -> None:
         """Launch the kernel on the stream, with neutral alpha and beta, in the caller's workspace.
 
@@ -167,10 +173,7 @@ class Plan:
         sums and counters, used by this launch only; the counters are zeroed here. Raise RuntimeError if the launch
         fails.
         """
-        try:
-            slot = self.slots.pop()
-        except IndexError:
-            slot = Slot(self)
+        slot = self.free_slot()
         STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
         slot.operands = ()
         if self.needed_bytes is not None:
@@ -184,10 +187,7 @@ class Plan:
             raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
 
     def _launched_at_once(self, slot: Slot, needed_bytes: tuple[int, int]) -> bool:
-        """Launch the slot on the legacy stream with that stream's existing workspace.
-
-        Return False if there is no workspace, if it is too small, or if the launch fails.
-        """
+        """Launch on the legacy stream with its workspace. Return False if that is too small, or if it fails."""
         with lock:
             found = workspaces.get(self.legacy)
             if found is None:
@@ -199,11 +199,8 @@ class Plan:
                 slot.legacy_workspace = found.addresses
             return not self.kernel_launch(slot.config, self.function, slot.parameters, None)
 
-    def launch(self, slot: Slot, stream: int, array: Array) -> None:
-        """Launch the slot on the stream, in the plan's context. Raise RuntimeError if the launch fails.
-
-        GPU 0's primary context stays current in a thread that had no current context.
-        """
+    def launch(self, slot: Slot, stream: int, array: Any) -> None:
+        """Launch the slot on the stream, in the plan's context. Raise RuntimeError if the launch fails."""
         if (
             self.needed_bytes is not None
             and stream <= LEGACY_STREAM
@@ -225,7 +222,7 @@ class Plan:
         if status:
             raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
 
-    def _status(self, slot: Slot, stream: int, array: Array) -> int:
+    def _status(self, slot: Slot, stream: int, array: Any) -> int:
         """Launch the slot in the current context and return the driver's status, 0 if it succeeds."""
         if self.needed_bytes is None:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
@@ -242,10 +239,7 @@ class Plan:
         return (alpha.real, alpha.imag, beta.real, beta.imag) if self.is_complex else (alpha, beta)
 
     def takes(self, factor: Any) -> bool:
-        """Return whether alpha or beta needs no further check.
-
-        That holds for None and for a Python number in the range of the accumulator type.
-        """
+        """Return whether alpha or beta is None or a Python number in the range of the accumulator type."""
         if type(factor) in (int, float):
             return bool(-self.largest <= factor <= self.largest)
         if type(factor) is complex and self.is_complex:
@@ -253,21 +247,7 @@ class Plan:
         return factor is None
 
 
-class OfArrays:
-    """Base class of plans that hold arrays.
-
-    Such a plan cannot be copied or pickled, since the copy would have other arrays than the plan.
-    """
-
-    __slots__ = ()
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "a plan belongs to its arrays and to this process, and cannot be copied or pickled: plan again"
-        )
-
-
-class Bound(OfArrays):
+class Bound:
     """A plan with its arrays, alpha and beta. Calling it launches the kernel."""
 
     __slots__ = ("addresses", "alpha", "arrays", "beta", "match", "plan", "slots", "stream")
@@ -280,10 +260,7 @@ class Bound(OfArrays):
         self.match, self.addresses, self.slots = match, addresses, list[Slot]()
 
     def __call__(self) -> Any:
-        """Launch the kernel and return `out`.
-
-        The kernel runs on the plan's stream or, if the plan has no stream, on the current stream.
-        """
+        """Start the product on the plan's stream or, if it has none, on the current stream. Return `out`."""
         try:
             slot = self.slots.pop()
         except IndexError:
@@ -299,7 +276,7 @@ class Bound(OfArrays):
         return out
 
 
-class BoundVendor(OfArrays):
+class BoundVendor:
     """A plan whose product the arrays' own library computes. Calling it starts this product."""
 
     __slots__ = ("arrays", "match", "multiply", "stream")
@@ -314,10 +291,7 @@ class BoundVendor(OfArrays):
         self.match, self.arrays, self.stream, self.multiply = match, arrays, stream, multiply
 
     def __call__(self) -> Any:
-        """Start the product and return `out`.
-
-        The product runs on the plan's stream or, if the plan has no stream, on the current stream.
-        """
+        """Start the product on the plan's stream or, if it has none, on the current stream. Return `out`."""
         out = self.arrays[2]
         with at_stream(out, self.stream()):
             self.multiply()

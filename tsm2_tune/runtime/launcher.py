@@ -26,7 +26,6 @@ from tsm2_tune.runtime.launch_plan import (
     STREAM_AT,
     WORKSPACE_AT,
     Plan,
-    Slot,
 )
 from tsm2_tune.runtime.module_data import LAUNCHER, PACK, WINNERS
 from tsm2_tune.runtime.plan_cache import (
@@ -46,10 +45,7 @@ launchers: dict[type, Any] = {}  # type of `a` -> Launcher object
 
 @cache
 def launcher() -> Any:
-    """Return the launcher as a Python module; None if this file contains no launcher, or this Python cannot load it.
-
-    Raise RuntimeError if the launcher's SHA-256 is wrong.
-    """
+    """Return the launcher as a Python module; None if this file has none, or this Python cannot load it."""
     if LAUNCHER is None:
         log.debug("calls start in Python: this module was exported without --launcher")
         return None
@@ -97,10 +93,7 @@ def compiled_cupy_starter(cupy: Any, kind: type) -> Starter:
 
 
 def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
-    """Return the launcher's start function, which calls `plain` if it cannot launch the product.
-
-    Return `plain` itself if there is no launcher.
-    """
+    """Return the launcher's start function, which calls `plain` for other products; without a launcher, `plain`."""
     launchers.pop(kind, None)
     if launcher() is None:
         return plain
@@ -117,10 +110,7 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     made = launchers.get(type(a))
     if made is None:
         return
-    try:
-        slot = plan.slots.pop()
-    except IndexError:
-        slot = Slot(plan)
+    slot = plan.free_slot()
     slot.set_factors(plan, None, None)
     places = (*ADDRESSES_AT, ALPHA_AT, BETA_AT, STREAM_AT)
     if is_torchs(a):

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import cupy_stream, is_cupys, torch_stream, vendors_product
-from tsm2_tune.runtime.arrays.protocols import Tensor
 from tsm2_tune.runtime.arrays.pycuda_arrays import owned_memory
 from tsm2_tune.runtime.cuda.driver import stream_handle
 from tsm2_tune.runtime.launch_plan import LARGEST, Plan
@@ -42,10 +41,7 @@ def keep_plan(key: Any, plan: Any) -> None:
 
 
 def overlaps(a: int, b: int, out: int, spans: Spans) -> bool:
-    """Return whether the memory range of `out` overlaps that of a or b.
-
-    a, b and out are addresses. `spans` are the numbers of bytes from the first to the last element of each.
-    """
+    """Return whether `out` overlaps a or b. These are addresses, and `spans` the bytes from first to last element."""
     of_a, of_b, of_out = spans
     return (a < out + of_out and out < a + of_a) or (b < out + of_out and out < b + of_b)
 
@@ -118,7 +114,7 @@ def starter_of(
 # PyTorch
 
 
-def torch_key(a: Tensor, b: Tensor, out: Tensor | None, asked: Any) -> Any:
+def torch_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
     """Return the key in the plan cache for these tensors, which have one element type and device.
 
     `asked` has gemm's conj_a, conj_b, math, fallback and measure, or None if all have their defaults.
@@ -164,10 +160,7 @@ def torch_guard(torch: Any) -> Callable[..., Any]:
 
 
 def torch_look_up(torch: Any) -> LookUp:
-    """Return the LookUp for tensors.
-
-    It first compares the tensors with those of the last product of as many elements.
-    """
+    """Return the LookUp for tensors. It first compares them with those of the last product of as many elements."""
     kinds, guard = {*torch_kinds(torch)}, torch_guard(torch)
 
     def look_up(a: Any, b: Any, out: Any, asked: Any) -> Found:

@@ -1,8 +1,9 @@
-"""Prepare a launch: check alpha and beta, allocate `out`, find the stream and the plan, wait for other streams."""
+"""Prepare a launch: check alpha and beta, allocate `out`, find stream and plan, wait for streams, hold arrays."""
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,22 @@ from tsm2_tune.runtime.cuda.driver import (
     LEGACY_STREAM,
     ask_driver,
     context_id,
+    cuda,
     current_context,
     device_of,
     home,
+    is_capturing,
     stream_handle,
 )
 from tsm2_tune.runtime.elements import UNITS, too_large
-from tsm2_tune.runtime.launch_plan import Plan, made_order, made_strides
+from tsm2_tune.runtime.launch_plan import Plan, made_strides
 from tsm2_tune.runtime.plan_cache import keep_plan, plans
+
+WITHOUT_TIMES = 2  # CU_EVENT_DISABLE_TIMING
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
+
+_held: list[tuple[ctypes.c_void_p, list[Any]]] = []  # the event recorded after a product, and the product's arrays
+_holding = threading.Lock()
 
 
 def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
@@ -52,10 +61,7 @@ def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
 
 
 def _number(name: str, factor: Any) -> Any:
-    """Return the number in a 0-d NumPy array or 0-d CPU tensor; return any other object unchanged.
-
-    Raise TypeError for a 0-d array in GPU memory, and for a tensor that requires a gradient.
-    """
+    """Return the number in a 0-d NumPy array or 0-d CPU tensor. Raise TypeError for one in GPU memory."""
     if getattr(factor, "ndim", None) != 0 or isinstance(factor, np.generic):
         return factor
     if isinstance(factor, np.ndarray):
@@ -76,11 +82,7 @@ def effective_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any
 
 
 def stream_of(product: Product, stream: Any) -> int:
-    """Return the handle of the stream for the launch.
-
-    This is `stream`. If `stream` is None, it is the current stream of out's library, or of a's library without an
-    `out`.
-    """
+    """Return the handle of `stream`, or else of the current stream of out's library, or without `out` of a's."""
     if stream is None:
         return current_stream((product.out or product.a).array) or 0
     return stream_handle(stream)
@@ -101,12 +103,11 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
             )
     handle = stream_of(product, stream)
     if product.out is None:
-        order = made_order(found)
         strides = made_strides(product, found)
         with at_stream(product.a.array, handle):
-            array = new_array(product.a.array, product.out_shape, strides, order)
+            array = new_array(product.a.array, product.out_shape, strides)
         if array is None:
-            array = new_gpu_array(context, ordinal, product, strides, order)
+            array = new_gpu_array(context, ordinal, product, strides)
         product = product.with_out(array)
         if product.given[2].read_only:
             raise TypeError(f"a: a {type(array).__name__} creates no writable array: pass out")
@@ -122,11 +123,7 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
 
 
 def await_all(product: Product, stream: Any, handle: int) -> None:
-    """Make the launch on the stream `handle` wait for work on the product's arrays in other streams.
-
-    For an array with DLPack, the array's library makes the stream wait, and the host does not wait. For other arrays
-    the host waits until their streams are done.
-    """
+    """Make the launch on the stream `handle` wait for other streams' work on the arrays; the host may wait."""
     if product.library == "torch":
         return  # the tensors name no streams, and have one current stream, which the caller replaces by `handle`
     streams = {matrix.stream for matrix in product.given}
@@ -143,3 +140,26 @@ def await_all(product: Product, stream: Any, handle: int) -> None:
         with current_context(home(stored)[0]):
             for other in others:
                 ask_driver("cuStreamSynchronize", ctypes.c_void_p(other))
+
+
+def hold_until_done(product: Product, context: int, stream: int) -> None:
+    """Hold references to the product's DLPack arrays until all work submitted to the stream so far is done.
+
+    Also release the arrays of earlier products whose work is done. If the stream is being captured into a CUDA graph,
+    hold nothing: the user of the graph must keep the arrays alive.
+    """
+    arrays = [matrix.array for matrix in product.given if matrix.by_dlpack]
+    if not arrays:
+        return
+    event, handle = ctypes.c_void_p(), ctypes.c_void_p(stream)
+    with current_context(context), _holding:
+        if is_capturing(stream):
+            return
+        are_done = [cuda().cuEventQuery(over) != NOT_READY for over, _ in _held]
+        for (over, _), is_done in zip(_held, are_done, strict=True):
+            if is_done:
+                ask_driver("cuEventDestroy_v2", over)
+        _held[:] = [one for one, is_done in zip(_held, are_done, strict=True) if not is_done]
+        ask_driver("cuEventCreate", ctypes.byref(event), WITHOUT_TIMES)
+        ask_driver("cuEventRecord", event, handle)
+        _held.append((event, arrays))

@@ -67,11 +67,8 @@ def new_permuted(
     new_row_major: Callable[[Extents], Any],
     permuted: Callable[[Any, Extents], Any],
 ) -> Any:
-    """Return a new array with these extents and strides, which are those of a packed array with permuted dimensions.
-
-    `new_row_major` returns a new array without padding, or None. `permuted` permutes an array's dimensions.
-    """
-    falling = sorted(range(len(strides)), key=lambda one: -strides[one])
+    """Return a new array with these strides, which are those of a packed array with permuted dimensions."""
+    falling = sorted(range(len(strides)), key=lambda one: (-strides[one], -extents[one]))
     made = new_row_major(tuple(extents[one] for one in falling))
     dimensions = tuple(map(falling.index, range(len(falling))))
     return made if made is None or dimensions == tuple(range(len(falling))) else permuted(made, dimensions)

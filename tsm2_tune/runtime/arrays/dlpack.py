@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
-
-from tsm2_tune.runtime.arrays.protocols import DlpackArray
 
 NEWEST_VERSION = (1, 0)  # the version to request: the first with a read-only flag
 CUDA_DEVICES = (2, 13)  # types of devices: kDLCUDA, kDLCUDAManaged
@@ -60,7 +58,7 @@ class VersionedTensor(ctypes.Structure):
 _speaking: dict[type, bool] = {}  # type of array -> result of `speaks_dlpack`
 
 
-def speaks_dlpack(array: object) -> TypeGuard[DlpackArray]:
+def speaks_dlpack(array: object) -> bool:
     """Return whether this runtime reads the array through DLPack.
 
     JAX arrays are read through DLPack. Other arrays that support DLPack are, too, unless they are NumPy arrays or
@@ -76,7 +74,7 @@ def speaks_dlpack(array: object) -> TypeGuard[DlpackArray]:
     return found
 
 
-def dlpack_interface(array: DlpackArray) -> dict[str, Any] | None:
+def dlpack_interface(array: Any) -> dict[str, Any] | None:
     """Return the array's memory as a dict like `__cuda_array_interface__`; None if it is not in CUDA device memory.
 
     The array's library makes the legacy stream wait for pending work on the array. Raise ValueError for an invalid
@@ -109,7 +107,7 @@ def dlpack_interface(array: DlpackArray) -> dict[str, Any] | None:
     }
 
 
-def capsule_of(array: DlpackArray, stream: int) -> Any:
+def capsule_of(array: Any, stream: int) -> Any:
     """Return the array's DLPack capsule. Its library makes the stream wait for pending work on the array."""
     try:
         return array.__dlpack__(stream=stream, max_version=NEWEST_VERSION)
@@ -117,7 +115,7 @@ def capsule_of(array: DlpackArray, stream: int) -> Any:
         return array.__dlpack__(stream=stream)
 
 
-def let_wait(name: str, array: DlpackArray, stream: int) -> None:
+def let_wait(name: str, array: Any, stream: int) -> None:
     """Make the stream wait for pending work on the array. Raise RuntimeError if its library refuses."""
     try:
         capsule_of(array, stream or LEGACY_IN_DLPACK)

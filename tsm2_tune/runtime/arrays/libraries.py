@@ -12,13 +12,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any, TypeGuard, cast
+from typing import Any
 
 import numpy as np
 
 from tsm2_tune.runtime.arrays.batches import common_extents, new_permuted
 from tsm2_tune.runtime.arrays.dlpack import dlpack_interface, speaks_dlpack
-from tsm2_tune.runtime.arrays.protocols import Array, CupyArray, StandardArray, Tensor
 from tsm2_tune.runtime.elements import DTYPES
 
 TENSOR_TYPES = {  # PyTorch's dtype -> key in DTYPES, and a NumPy dtype of its size
@@ -48,12 +47,12 @@ def library_of(array: object) -> str:
     return found
 
 
-def is_torchs(array: object) -> TypeGuard[Tensor]:
+def is_torchs(array: object) -> bool:
     """Return whether the array is a PyTorch tensor."""
     return library_of(array) == "torch"
 
 
-def is_cupys(array: object) -> TypeGuard[CupyArray]:
+def is_cupys(array: object) -> bool:
     """Return whether the array is a CuPy array."""
     return library_of(array) == "cupy"
 
@@ -63,58 +62,35 @@ def is_jaxs(array: object) -> bool:
     return library_of(array) == "jax"
 
 
-def _is_subclass(tensor: Tensor) -> bool:
-    torch = sys.modules["torch"]
-    return type(tensor) not in (torch.Tensor, torch.nn.Parameter)
-
-
-def _gives_gradients() -> bool:
-    """Return whether PyTorch records gradients. If so, torch.mm(out=) refuses tensors that require a gradient."""
-    return bool(sys.modules["torch"].is_grad_enabled())
-
-
 # Properties of a tensor whose elements cannot be read directly from memory: error message, remedy, check.
-TENSORS: tuple[tuple[str, str, Callable[[Tensor], bool]], ...] = (
+TENSORS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     (
         "is of a subclass of Tensor, which may not define its values by its memory",
         "as_subclass(torch.Tensor)",
-        _is_subclass,
+        lambda t: type(t) not in (sys.modules["torch"].Tensor, sys.modules["torch"].nn.Parameter),
     ),
     ("is nested", "to_padded_tensor(0)", lambda t: t.is_nested),
     ("is sparse", "to_dense()", lambda t: t.layout is not sys.modules["torch"].strided),
     ("is quantised", "dequantize()", lambda t: t.is_quantized),
-    (
+    (  # torch.mm(out=) refuses such tensors while gradients are recorded, too
         "requires a gradient, which kernels do not compute",
         "detach()",
-        lambda t: t.requires_grad and _gives_gradients(),
+        lambda t: t.requires_grad and sys.modules["torch"].is_grad_enabled(),
     ),
     ("has its negative bit set", "resolve_neg()", lambda t: t.is_neg()),
 )
 
 
-def check_tensor(name: str, tensor: Tensor) -> None:
-    """Raise TypeError if the tensor's elements cannot be read directly from memory, as those of a sparse tensor.
-
-    A tensor's conjugate bit is allowed, since kernels can conjugate. `name` is the argument's name, for errors.
-    """
-    torch = sys.modules["torch"]
-    if type(tensor) is torch.Tensor and tensor.layout is torch.strided and not (
-        tensor.is_nested or tensor.is_quantized or tensor.requires_grad or tensor.is_neg()
-    ):  # fmt: skip
-        return  # as usual
+def check_tensor(name: str, tensor: Any) -> None:
+    """Raise TypeError if the tensor's elements cannot be read directly from memory, as those of a sparse tensor."""
     for what, remedy, is_so in TENSORS:
         if is_so(tensor):
             raise TypeError(f"{name}: it {what}: pass {name}.{remedy}")
 
 
-def device_interface(name: str, array: Array) -> Any:
-    """Return a dict like `__cuda_array_interface__` that describes the array; None if it has no device memory.
-
-    `name` is the argument's name, for errors. Raise TypeError if the array's library raises an error.
-    """
+def device_interface(name: str, array: Any) -> Any:
+    """Return a dict like `__cuda_array_interface__` that describes the array; None if it has no device memory."""
     try:
-        if is_torchs(array) and array.requires_grad:  # allowed if gradients are not recorded: see TENSORS
-            array = array.detach()
         if speaks_dlpack(array):
             return dlpack_interface(array)
         return getattr(array, "__cuda_array_interface__", None)
@@ -122,7 +98,7 @@ def device_interface(name: str, array: Array) -> Any:
         raise TypeError(f"{name}: a {type(array).__name__} whose memory address cannot be read: {error}") from error
 
 
-def tensor_memory(tensor: Tensor) -> Any:
+def tensor_memory(tensor: Any) -> Any:
     """Return (value in TENSOR_TYPES, shape in elements, strides in bytes, address) of a tensor on a GPU.
 
     Return None if device_interface must describe the tensor. This function takes less time than PyTorch's property
@@ -141,11 +117,8 @@ def _tensor_type(dtype: Any) -> tuple[str, np.dtype[Any]] | None:
     return TENSOR_TYPES.get(str(dtype))
 
 
-def current_stream(array: Array) -> int | None:
-    """Return the handle of the stream that PyTorch or CuPy has made current on the array's device.
-
-    Return None for an array of another library.
-    """
+def current_stream(array: Any) -> int | None:
+    """Return the handle of PyTorch's or CuPy's current stream on the array's device; None for other libraries."""
     if is_torchs(array):
         return torch_stream(sys.modules["torch"])(array.get_device())
     if is_cupys(array):
@@ -169,11 +142,8 @@ def cupy_stream(cupy: Any) -> Callable[[int], int]:
 
 
 @contextmanager
-def at_stream(array: Array, stream: int) -> Iterator[None]:
-    """Make the array's device and this stream current in the array's library for the body of `with`.
-
-    PyTorch and CuPy then allocate and compute on this stream. For other libraries nothing changes.
-    """
+def at_stream(array: Any, stream: int) -> Iterator[None]:
+    """Make the array's device and this stream current in PyTorch or CuPy for the body of `with`."""
     if is_torchs(array):
         torch = sys.modules["torch"]
         if current_stream(array) == stream:
@@ -191,53 +161,37 @@ def at_stream(array: Array, stream: int) -> Iterator[None]:
         yield
 
 
-def new_array(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], order: str) -> Any:
+def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     """Return a new uninitialised array of the same library, element type and device; None for an unknown library.
 
-    `order` is "F" for column-major or "C" for row-major. `strides`, in elements, must describe the same layout:
-    PyTorch reads `strides`, and other libraries read `order`. For arrays of more dimensions all read `strides`, which
-    must be those of a contiguous array with permuted dimensions. Raise TypeError for a JAX array, because only JAX
-    may write JAX arrays.
+    `strides`, in elements, must be those of a contiguous array with permuted dimensions. Raise TypeError for a JAX
+    array, because only JAX may write JAX arrays.
     """
     if is_torchs(array):
         return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
-    if len(shape) > 2 and not _is_of(type(array), *NUMBA):
-        return new_permuted(shape, strides, lambda extents: _new_array(array, extents, "C"), _permuted)
-    if len(shape) > 2:
-        of_bytes = tuple(np.dtype(cast(Any, array).dtype).itemsize * stride for stride in strides)
-        return sys.modules["numba.cuda"].device_array(shape, array.dtype, strides=of_bytes)
-    return _new_array(array, shape, order)
-
-
-def _permuted(array: Any, dimensions: tuple[int, ...]) -> Any:
-    """Return the array with permuted dimensions, in the same memory."""
     if is_cupys(array):
-        return cast(Any, array).transpose(dimensions)
-    return array.__array_namespace__().permute_dims(array, dimensions)
-
-
-def _new_array(array: Array, shape: tuple[int, ...], order: str) -> Any:
-    """Return a new array of a library other than PyTorch, as new_array does."""
-    if is_cupys(array):
-        return sys.modules["cupy"].empty(shape, array.dtype, order=order)
+        cupy = sys.modules["cupy"]
+        return new_permuted(
+            shape, strides, lambda extents: cupy.empty(extents, array.dtype), lambda made, at: made.transpose(at)
+        )
     if _is_of(type(array), *NUMBA):
-        return sys.modules["numba.cuda"].device_array(shape, array.dtype, order=order)
+        of_bytes = tuple(np.dtype(array.dtype).itemsize * stride for stride in strides)
+        return sys.modules["numba.cuda"].device_array(shape, array.dtype, strides=of_bytes)
     if is_jaxs(array):
         raise TypeError("a: only JAX can write JAX's arrays: call this module's jax.matmul, or pass out")
-    if speaks_dlpack(array) and hasattr(array, "__array_namespace__"):
-        return _standard_array(cast(StandardArray, array), shape, order)
+    if speaks_dlpack(array) and hasattr(array, "__array_namespace__"):  # as in the Python array API standard
+        library = array.__array_namespace__()
+        return new_permuted(
+            shape,
+            strides,
+            lambda extents: library.empty(extents, dtype=array.dtype, device=array.device),
+            library.permute_dims,
+        )
     return None
 
 
-def _standard_array(array: StandardArray, shape: tuple[int, ...], order: str) -> Any:
-    """Return a new array like this one, through functions of the Python array API standard."""
-    library, is_across = array.__array_namespace__(), order == "F" and len(shape) == 2
-    made = library.empty(shape[::-1] if is_across else shape, dtype=array.dtype, device=array.device)
-    return library.permute_dims(made, (1, 0)) if is_across else made
-
-
 @contextmanager
-def preserved(name: str, array: Array) -> Iterator[None]:
+def preserved(name: str, array: Any) -> Iterator[None]:
     """Save the array's contents, and restore them when the body of `with` ends.
 
     Raise TypeError if the array is neither PyTorch's nor CuPy's. Raise MemoryError if the copy does not fit in
@@ -248,7 +202,7 @@ def preserved(name: str, array: Array) -> Iterator[None]:
             f"{name}: a {type(array).__name__} cannot be saved and restored: pass arrays of PyTorch or CuPy"
         )
     try:
-        held: Any = array.clone() if is_torchs(array) else cast(CupyArray, array).copy()
+        held = array.clone() if is_torchs(array) else array.copy()
     except Exception as error:  # each library raises its own type
         raise MemoryError(f"{name}: its contents cannot be saved: {error}") from error
     try:
@@ -260,7 +214,7 @@ def preserved(name: str, array: Array) -> Iterator[None]:
             array[...] = held
 
 
-def scratch(array: Array | None, size_bytes: int) -> tuple[int, Any] | None:
+def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
     """Allocate device memory with the allocator of the array's library. Return its address and the owning object.
 
     Return None if the array is neither PyTorch's nor CuPy's, or the size is 0. Raise MemoryError if allocation fails.
@@ -314,7 +268,7 @@ class _OwnProduct(threading.local):
 torchs_own_product = _OwnProduct()
 
 
-def _torchs_product(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: complex) -> Any:
+def _torchs_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
     before, torchs_own_product.is_wanted = torchs_own_product.is_wanted, True
     try:
         return _by_torch(a, b, out, alpha, beta)
@@ -322,7 +276,7 @@ def _torchs_product(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, be
         torchs_own_product.is_wanted = before
 
 
-def _by_torch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: complex) -> Any:
+def _by_torch(a: Any, b: Any, out: Any, alpha: complex, beta: complex) -> Any:
     torch, dimensions = sys.modules["torch"], (a.ndim, b.ndim)
     if alpha == 1 and beta == 0:
         is_batch = dimensions == (3, 3) and a.shape[0] == b.shape[0]
@@ -333,24 +287,15 @@ def _by_torch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: co
             return _put(multiply(a, b), out)
         multiply(a, b, out=out)
         return out
-    if max(dimensions) > 2:
-        return _torchs_batch(a, b, out, alpha, beta)
-    rows, columns = (a if a.ndim == 2 else a[None, :]), (b if b.ndim == 2 else b[:, None])
-    if out is None:
-        product = torch.addmm(a.new_zeros(()), rows, columns, beta=0, alpha=alpha)
-        return product.reshape((*a.shape[:-1], *b.shape[1:]))
-    matrix = out if dimensions == (2, 2) else out.reshape(rows.shape[0], columns.shape[1])  # a view
-    torch.addmm(matrix, rows, columns, beta=beta, alpha=alpha, out=matrix)
-    return out
-
-
-def _torchs_batch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: complex) -> Any:
-    torch = sys.modules["torch"]
+    if dimensions == (2, 2):
+        added = a.new_zeros(()) if out is None else out
+        product = torch.addmm(added, a, b, beta=beta, alpha=alpha, out=out)
+        return product if out is None else out
     rows, columns = (a if a.ndim > 1 else a[None, :]), (b if b.ndim > 1 else b[:, None])
     products = common_extents(tuple(rows.shape[:-2]), tuple(columns.shape[:-2]))
     count, matrix = math.prod(products), (rows.shape[-2], columns.shape[-1])
     batches = [
-        cast(Any, x).expand(*products, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (rows, columns)
+        x.expand(*products, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (rows, columns)
     ]  # copied if it is not one dimension
     shape = (*products, *matrix[a.ndim == 1 : 2 - (b.ndim == 1)])
     if out is None:

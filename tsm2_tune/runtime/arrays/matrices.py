@@ -21,7 +21,6 @@ from tsm2_tune.runtime.arrays.batches import (
 )
 from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
 from tsm2_tune.runtime.arrays.libraries import check_tensor, device_interface, library_of, tensor_memory
-from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.elements import DTYPES, MATHS, OF_ELEMENT, SUMS, dtype_name
 
 LARGEST_ADDRESS = 2**64 - 1  # also the largest stream handle
@@ -162,7 +161,7 @@ def _are_whole(numbers: Sequence[Any], least: int) -> bool:
     return True
 
 
-def _is_bfloat16(array: Array) -> bool:
+def _is_bfloat16(array: Any) -> bool:
     """Return whether the array's dtype is named bfloat16, in any library."""
     try:
         return _last_word(getattr(array, "dtype", None)) == "bfloat16"
@@ -214,10 +213,7 @@ def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize
 
 @dataclass(slots=True)  # not frozen: see Matrix
 class Product:
-    """The matrices a, b and out of one call. `Product.of` raises an error if no kernel can multiply them.
-
-    A batch is several products of one shape.
-    """
+    """The matrices a, b and out of one call, or those of a batch, which is several products of one shape."""
 
     a: Matrix
     b: Matrix
@@ -256,9 +252,9 @@ class Product:
     @classmethod
     def of(
         cls,
-        a: Array,
-        b: Array,
-        out: Array | None,
+        a: Any,
+        b: Any,
+        out: Any,
         conjugates: tuple[bool, bool] = (False, False),
         math: str | None = None,
     ) -> Product:
@@ -287,10 +283,7 @@ class Product:
 
     @property
     def name(self) -> str:
-        """The type of the kernels for this product.
-
-        This is the name of the element type or, if `math` is set, a name in MATHS such as "tf32".
-        """
+        """The name of the kernels' element type or, if `math` is set, a name in MATHS such as "tf32"."""
         return self.a.element if self.math is None else MATHS[self.math, self.a.element]
 
     @property
@@ -317,7 +310,7 @@ class Product:
         is_one = not self.products or (self.strides is not None and self.strides[0] == self.strides[1])
         return is_one and self.b.ld == self.a.ld[::-1]
 
-    def with_out(self, array: Array) -> Product:
+    def with_out(self, array: Any) -> Product:
         """Return a copy of the product with this array as `out`."""
         vector = "column" if self.b.is_vector else "row"
         out = Matrix.of("out", array, vector=vector, dimensions=len(self.products))

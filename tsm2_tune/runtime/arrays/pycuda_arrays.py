@@ -31,11 +31,10 @@ def owned_memory(memory: Any) -> Owned:
     return owned
 
 
-def new_gpu_array(context: int, ordinal: int, product: Product, strides: tuple[int, ...], order: str) -> Any:
-    """Return a new PyCUDA GPUArray for the product's result, in this CUDA context.
+def new_gpu_array(context: int, ordinal: int, product: Product, strides: tuple[int, ...]) -> Any:
+    """Return a new PyCUDA GPUArray for the product's result, with these strides in elements, in this CUDA context.
 
-    `order` is "F" or "C", and `strides`, in elements, say the same. Raise RuntimeError if PyCUDA is missing, or the
-    context is neither current nor primary.
+    Raise RuntimeError if PyCUDA is missing, or the context is neither current nor primary.
     """
     if product.a.element == "bf16":
         raise TypeError("out: PyCUDA has no arrays of bfloat16: pass the matrix for the result")
@@ -47,11 +46,10 @@ def new_gpu_array(context: int, ordinal: int, product: Product, strides: tuple[i
             f" ({error})"
         ) from error
     of_bytes = tuple(product.dtype.itemsize * stride for stride in strides)
-    layout: dict[str, Any] = {"strides": of_bytes} if product.products else {"order": order}
     driver.init()
     current = driver.Context.get_current()
     if current is not None and current.handle == context:
-        return gpuarray.GPUArray(product.out_shape, product.dtype, **layout)
+        return gpuarray.GPUArray(product.out_shape, product.dtype, strides=of_bytes)
     if primary_context(ordinal) != context:
         raise RuntimeError("a is not of PyCUDA's current context: make it current, or pass out")
     key = (threading.get_ident(), ordinal)
@@ -59,6 +57,6 @@ def new_gpu_array(context: int, ordinal: int, product: Product, strides: tuple[i
         _contexts[key] = driver.Device(ordinal).retain_primary_context()
     _contexts[key].push()
     try:
-        return gpuarray.GPUArray(product.out_shape, product.dtype, **layout)
+        return gpuarray.GPUArray(product.out_shape, product.dtype, strides=of_bytes)
     finally:
         driver.Context.pop()

@@ -15,7 +15,6 @@ import numpy as np
 
 from tsm2_tune.runtime.arrays.libraries import at_stream, is_cupys, is_torchs, preserved, scratch, vendors_product
 from tsm2_tune.runtime.arrays.matrices import Product
-from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.choice.choose import contenders
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.runtime.cuda.cubins import is_compiled
@@ -23,6 +22,7 @@ from tsm2_tune.runtime.cuda.driver import (
     ask_driver,
     cuda,
     current_context,
+    device_handle,
     device_of,
     home,
     is_capturing,
@@ -98,11 +98,7 @@ def fastest_way(
 def _ways_to(
     product: Product, alpha: Any, beta: Any, handle: int, ordinal: int
 ) -> tuple[list[Match], list[Callable[[], Any]]]:
-    """Return the launches to time, the choice by predicted time first, and a function for each that launches it.
-
-    Launches whose kernel does not load are left out. Launches whose kernel has no binary for this GPU are left out,
-    too, except the first launch.
-    """
+    """Return the launches to time that load, the predicted one first, and a function for each that launches it."""
     name, arch = device_of(ordinal)
     at_a, at_b, at_out = (x.address for x in product.given)
     ways: list[Match] = []
@@ -117,7 +113,7 @@ def _ways_to(
 
 
 def times_us(
-    starts: Sequence[Callable[[], object]], array: Array, context: int, ordinal: int, stream: int
+    starts: Sequence[Callable[[], object]], array: Any, context: int, ordinal: int, stream: int
 ) -> tuple[list[float], list[float]]:
     """Time functions that start GPU work on the stream. Return two lists with a time in us for each function.
 
@@ -129,7 +125,7 @@ def times_us(
     Raise MemoryError if the buffer cannot be allocated.
     """
     size, handle = ctypes.c_int(), ctypes.c_void_p(stream)
-    ask_driver("cuDeviceGetAttribute", ctypes.byref(size), L2_BYTES, _device(ordinal))
+    ask_driver("cuDeviceGetAttribute", ctypes.byref(size), L2_BYTES, device_handle(ordinal))
     fill_bytes = max(2 * size.value, LEAST_FILL_BYTES)
     samples: list[list[float]] = [[] for _ in starts]
     hosts_us, fills = [NEVER for _ in starts], [FILLS for _ in starts]
@@ -163,10 +159,7 @@ def _sample(
     events: tuple[ctypes.c_void_p, ctypes.c_void_p],
     stream: ctypes.c_void_p,
 ) -> tuple[float, float, bool]:
-    """Run `fill` and `start`. Return the GPU's and the host's time of `start` in microseconds.
-
-    Also return whether the GPU had finished the fills before the host returned from `start`.
-    """
+    """Return the GPU's and the host's time of `start`, and whether the GPU was idle before `start` returned."""
     before, after = events
     fill()
     ask_driver("cuEventRecord", before, stream)
@@ -189,14 +182,8 @@ def _starts(start: Callable[[], object]) -> bool:
     return False
 
 
-def _device(ordinal: int) -> ctypes.c_int:
-    device = ctypes.c_int()
-    ask_driver("cuDeviceGet", ctypes.byref(device), ordinal)
-    return device
-
-
 @contextmanager
-def _filled(size_bytes: int, array: Array) -> Iterator[ctypes.c_uint64]:
+def _filled(size_bytes: int, array: Any) -> Iterator[ctypes.c_uint64]:
     """Yield the address of scratch memory, allocated by PyTorch or CuPy for their arrays, else by the driver."""
     try:
         of_library = scratch(array, size_bytes)

@@ -29,10 +29,7 @@ class _Refused(Exception):
 
 
 def compiled_here(text: str, bits: int, arch: str) -> bytes:
-    """Compile CUDA code for the architecture with INDEX_BITS=`bits`. Return the cubin.
-
-    Raise RuntimeError, with each compiler's reason, if no compiler succeeds.
-    """
+    """Return a cubin of the CUDA code. Raise RuntimeError, with each compiler's reason, if no compiler succeeds."""
     whys = []
     for compiler in (_by_nvrtc, _by_nvcc):
         try:
@@ -90,10 +87,7 @@ def _wheel_folders() -> list[str]:
 
 
 def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
-    """Compile with the first NVRTC library that succeeds, and return the cubin. Raise _Refused if none does.
-
-    Several are tried because an older or newer NVRTC may not support the architecture.
-    """
+    """Return a cubin by the first NVRTC that succeeds: an older or newer one may not support the architecture."""
     whys, asked = dict[str, None](), set[int]()
     for library in _nvrtcs():
         if library._handle in asked:  # tried under another file name

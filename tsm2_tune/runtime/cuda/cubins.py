@@ -1,7 +1,4 @@
-"""Load kernels into a CUDA context.
-
-If the module contains no cubin of a kernel for this GPU, the kernel is compiled at run time.
-"""
+"""Load kernels into a CUDA context. Without a cubin for this GPU, a kernel is compiled at run time."""
 
 from __future__ import annotations
 
@@ -61,10 +58,7 @@ def is_loaded(number: int, winner: Winner, bits: int) -> bool:
 
 
 def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
-    """Return the winner's cubin for the architecture: the embedded cubin, or else a cubin compiled at run time.
-
-    Raise RuntimeError if no cubin is embedded and the kernel does not compile.
-    """
+    """Return the winner's embedded cubin, or one compiled at run time. Raise RuntimeError if it does not compile."""
     key = (winner.digest, bits, arch)
     if key in CUBINS:
         return _part(CUBINS[key], f"the binary of {winner.config}")
@@ -88,10 +82,7 @@ def is_compiled(winner: Winner, bits: int, arch: str) -> bool:
 
 
 def why_not_compiled(winner: Winner, bits: int, arch: str) -> str | None:
-    """Return the reason why there is no cubin of the winner for the architecture; None if there is one.
-
-    If none is embedded, the kernel is compiled now.
-    """
+    """Return the reason why there is no cubin of the winner, which is compiled now if none is embedded; else None."""
     if (winner.digest, bits, arch) in CUBINS:
         return None
     try:
@@ -102,10 +93,7 @@ def why_not_compiled(winner: Winner, bits: int, arch: str) -> str | None:
 
 
 def unpacked(data: str, digest: str, what: str) -> bytes:
-    """Decode and decompress data that is embedded in this file. `what` names it for errors.
-
-    Raise RuntimeError if the SHA-256 of the result is not `digest`.
-    """
+    """Decompress data that is embedded in this file. Raise RuntimeError if its SHA-256 is not `digest`."""
     return _checked(_decompressed(data), digest, what)
 
 

@@ -71,21 +71,25 @@ def _home_of_memory(matrix: Matrix) -> tuple[int, int]:
     return context.value or primary_context(ordinal.value), ordinal.value
 
 
+def device_handle(ordinal: int) -> ctypes.c_int:
+    device = ctypes.c_int()
+    ask_driver("cuDeviceGet", ctypes.byref(device), ordinal)
+    return device
+
+
 @cache
 def primary_context(ordinal: int) -> int:
     """Return the handle of the device's primary context, and keep the context alive."""
-    device, context = ctypes.c_int(), ctypes.c_void_p()
-    ask_driver("cuDeviceGet", ctypes.byref(device), ordinal)
-    ask_driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    context = ctypes.c_void_p()
+    ask_driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), device_handle(ordinal))
     return int(context.value or 0)
 
 
 @cache
 def device_of(ordinal: int) -> tuple[str, str]:
     """Return the GPU's name and the architecture to compile for, such as "sm_90a"."""
-    device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    device, major, minor = device_handle(ordinal), ctypes.c_int(), ctypes.c_int()
     name = ctypes.create_string_buffer(256)
-    ask_driver("cuDeviceGet", ctypes.byref(device), ordinal)
     ask_driver("cuDeviceGetName", name, len(name), device)
     ask_driver("cuDeviceGetAttribute", ctypes.byref(major), 75, device)  # COMPUTE_CAPABILITY_MAJOR
     ask_driver("cuDeviceGetAttribute", ctypes.byref(minor), 76, device)  # COMPUTE_CAPABILITY_MINOR
@@ -133,10 +137,7 @@ def owner_id(address: int) -> int | None:
 
 
 def stream_handle(stream: Any) -> int:
-    """Return the CUstream handle of a stream of PyCUDA, Numba, CuPy or PyTorch, as an int. None returns 0.
-
-    An integer is returned unchanged. Raise TypeError or ValueError if the object is not a stream or a valid handle.
-    """
+    """Return the CUstream handle of a stream of PyCUDA, Numba, CuPy or PyTorch, or of a handle. None returns 0."""
     if type(stream) is int and 0 <= stream <= LARGEST_ADDRESS:
         return stream
     for attribute in ("handle", "ptr", "cuda_stream"):

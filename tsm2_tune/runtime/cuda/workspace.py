@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import at_stream, is_torchs, scratch
-from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.cuda.driver import (
     LEGACY_STREAM,
     OUT_OF_MEMORY,
@@ -50,9 +49,7 @@ def legacy_key(context: int) -> tuple[int, int, int]:
     return context, LEGACY_STREAM, 0
 
 
-def workspace_for(
-    context: int, context_number: int, needed_bytes: Sizes, stream: int, array: Array
-) -> tuple[int, int]:
+def workspace_for(context: int, context_number: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
     """Return the addresses of the stream's partial sums and zeroed counters.
 
     If the stream has no workspace, or one that is too small, a workspace is allocated now: by PyTorch or CuPy if
@@ -79,7 +76,7 @@ def workspace_for(
     return made.addresses
 
 
-def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Array) -> Workspace:
+def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Workspace:
     """Return a new workspace that later launches on the stream use, too.
 
     For PyTorch's arrays another thread allocates the memory: in this thread PyTorch may use a temporary memory pool,
@@ -98,7 +95,7 @@ def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Array) -> Work
         return _zeroed(sizes_bytes, other.submit(allocate).result(), stream, number)
 
 
-def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Array) -> tuple[int, int]:
+def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
     """Return the addresses of a workspace for a launch that is captured into a CUDA graph.
 
     For PyTorch's arrays the memory comes from the capture's pool. For other arrays the memory comes from the driver,
@@ -119,7 +116,7 @@ def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Array) 
     return _of_graphs[key].addresses
 
 
-def _allocated(sizes_bytes: Sizes, array: Array | None) -> Memory:
+def _allocated(sizes_bytes: Sizes, array: Any) -> Memory:
     """Allocate memory for the partial sums and the counters. Raise MemoryError if the device has too little."""
     addresses, owners = list[int](), list[Any]()
     try:

@@ -11,7 +11,6 @@ from typing import Any
 
 from tsm2_tune.runtime.arrays.batches import Extents, common_extents
 from tsm2_tune.runtime.arrays.matrices import Product
-from tsm2_tune.runtime.arrays.protocols import CupyArray
 from tsm2_tune.runtime.gemm import gemm
 from tsm2_tune.runtime.plan_cache import starters
 
@@ -28,7 +27,7 @@ def cupy_namespace() -> SimpleNamespace:
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
     of_cupy = cupy.matmul
 
-    def matmul(a: CupyArray, b: CupyArray, out: CupyArray | None = None, **named: Any) -> Any:
+    def matmul(a: Any, b: Any, out: Any = None, **named: Any) -> Any:
         """Return a @ b. Results, array layouts and errors are those of cupy.matmul.
 
         a and b are matrices, vectors, or batches of matrices. If b is not a batch, a contiguous batch `a` is

@@ -1,8 +1,4 @@
-"""Decide whether a kernel or PyTorch computes a call of a PyTorch operator.
-
-A kernel computes the products for which gemm would choose a kernel. PyTorch computes all other products, and raises
-the errors for invalid operands.
-"""
+"""Decide whether a kernel computes a call of a PyTorch operator, as gemm would, or PyTorch itself."""
 
 from __future__ import annotations
 
@@ -14,7 +10,6 @@ from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import torch_stream
 from tsm2_tune.runtime.arrays.matrices import Product
-from tsm2_tune.runtime.arrays.protocols import Tensor
 from tsm2_tune.runtime.choice.winners import Vendor
 from tsm2_tune.runtime.cuda.cubins import is_loaded
 from tsm2_tune.runtime.cuda.driver import context_id, current_context, home, is_capturing
@@ -45,7 +40,7 @@ def torch_taker(torch: Any) -> Taker:
     kinds, stream_at, empty, float32 = torch_kinds(torch), torch_stream(torch), torch.empty, torch.float32
     precision = torch_precision(torch)
 
-    def take(dimensions: int, a: Tensor, b: Tensor, out: Tensor | None, c: Tensor, alpha: Any, beta: Any) -> Any:
+    def take(dimensions: int, a: Any, b: Any, out: Any, c: Any, alpha: Any, beta: Any) -> Any:
         """Return alpha a b + beta c in `out`, or in a new row-major tensor if `out` is None.
 
         Return None if PyTorch must compute the product. c may be the same tensor as `out`. c is None for an operator
@@ -100,17 +95,14 @@ def torch_taker(torch: Any) -> Taker:
 
 
 def torch_precision(torch: Any) -> Callable[[], str]:
-    """Return a function that returns the precision of PyTorch's float32 products.
-
-    The precision is "tf32" if the program allows TF32, otherwise another text, such as "ieee".
-    """
+    """Return a function that returns the precision of PyTorch's float32 products: "tf32", or another text."""
     found = getattr(torch._C, "_get_fp32_precision_getter", None)
     if found is None:
         return lambda: "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
     return partial(found, "cuda", "matmul")
 
 
-def _is_spread(c: Tensor, shape: tuple[int, ...], out: Tensor | None, plan: Plan) -> bool:
+def _is_spread(c: Any, shape: tuple[int, ...], out: Any, plan: Plan) -> bool:
     """Return whether c should be copied (broadcast) into the result before the kernel adds the product.
 
     A matrix c is copied, and so is any c of a batch; PyTorch copies them, too. PyTorch adds a row c to one product in
@@ -131,7 +123,7 @@ def _is_small(m: int, k: int, n: int) -> bool:
     return max(FEW * m * n, LONG) <= (m + n) * k
 
 
-def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) -> Plan | None:
+def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
     """Choose a kernel for the product, and return its launch plan. Cache the plan under `key`.
 
     Return None if PyTorch must compute the product. Cache this result, too, unless a later call with this key could
@@ -168,10 +160,7 @@ def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) 
 
 
 def _would_load(product: Product, found: Any) -> bool:
-    """Return whether the stream is being captured and the kernel is not loaded yet.
-
-    PyTorch computes such a product, because this module loads no kernel for PyTorch's operators during a capture.
-    """
+    """Return whether a stream is captured and the kernel is not loaded. PyTorch then computes the product."""
     context, _ = home(product.a)
     if is_loaded(context_id(context), found.winner, found.index_bits):
         return False

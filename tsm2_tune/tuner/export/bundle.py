@@ -12,7 +12,6 @@ PACKAGE = "tsm2_tune.runtime"
 # A module is after the modules that it imports. `module_data` is not included: an export writes its contents.
 MODULES = (
     "elements",
-    "arrays/protocols",
     "choice/launch",
     "choice/winners",
     "arrays/dlpack",
@@ -32,9 +31,7 @@ MODULES = (
     "zero_alpha",
     "host",
     "prepare",
-    "arrays/array_lifetime",
     "autotune/timing",
-    "autotune/choice_file",
     "autotune/cache",
     "gemm",
     "cupy/matmul",
