@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.fake_tensors import fake_torch
+from tests.call_log import logged
+from tests.fake_tensors import Tensor, fake_torch
 from tests.measured_plans.helpers import module_of_all
+from tests.modules import fresh
 from tests.recording_driver import recording
-from tests.shared_modules import fresh
 
 
 @pytest.fixture(scope="module")
@@ -23,25 +24,21 @@ def of_all(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Mod
 
 @pytest.fixture
 def module(of_all: ModuleType) -> Iterator[ModuleType]:
-    """The module before a driver that records, as `driver`; every kernel has a binary."""
+    """The module before a driver that records, as `driver`; every kernel has a binary and takes 1 us."""
     with fresh(of_all) as module:
         recording(module, is_compiled=lambda *_: True).workspaces = True
         yield module
 
 
 @pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """PyTorch: `asked` are the products that it was asked for, each of which takes `takes_us`."""
+def torch(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """PyTorch, whose products take `takes_us`. `asked` has each product's arguments and stream."""
     fake = fake_torch()
-    fake.asked, fake.takes_us, fake.driver = [], 50.0, None
-
-    def mm(a: Any, b: Any, *, out: Any = None) -> Any:
-        return addmm(out, a, b, beta=0, alpha=1, out=out)
+    fake.asked, fake.takes_us = [], 1e6
 
     def addmm(c: Any, a: Any, b: Any, *, beta: Any, alpha: Any, out: Any) -> Any:
         fake.asked.append((a, b, out, alpha, beta, fake.stream))
-        if fake.driver is not None:
-            fake.driver.now_us += fake.takes_us
+        module.driver.now_us += fake.takes_us
         return "another tensor of the same memory"
 
     @contextlib.contextmanager
@@ -50,7 +47,19 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         yield
         fake.stream = before
 
-    fake.mm, fake.addmm, fake.cuda.stream = mm, addmm, stream
+    fake.mm = lambda a, b, *, out=None: addmm(out, a, b, beta=0, alpha=1, out=out)
+    fake.addmm, fake.cuda.stream = addmm, stream
     fake.cuda.ExternalStream = lambda handle, device: handle
     monkeypatch.setitem(sys.modules, "torch", fake)
     return fake
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, torch: SimpleNamespace) -> list[str]:
+    """Return a log of the copies of tensors and of the writes that restore them."""
+    log: list[str] = []
+    monkeypatch.setattr(Tensor, "clone", lambda self: logged(log, "copied", "what it held"), raising=False)
+    put = lambda self, place, value: log.append(f"put back {value}")  # noqa: E731
+    monkeypatch.setattr(Tensor, "__setitem__", put, raising=False)
+    torch.inference_mode = lambda: logged(log, "in inference mode", contextlib.nullcontext())
+    return log
