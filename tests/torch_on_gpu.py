@@ -20,10 +20,8 @@ from tests.array_libraries import Torch
 from tests.exported_on_gpu import imported
 from tests.fabricated import winners
 from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
-from tests.torch_batches import BATCHES
-from tests.torch_checks import CHECKS, is_untouched, trials_of_all
+from tests.torch_checks import CHECKS, about, counted, is_untouched, same, trials_of_all
 from tests.torch_programs import PROGRAMS, drawn
-from tests.torch_results import about, counted, same
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
@@ -156,7 +154,7 @@ def on_two_devices(best: ModuleType, device: str) -> None:
     assert len(started) == 2
 
 
-ALL = CHECKS | PROGRAMS | BATCHES | {
+ALL = CHECKS | PROGRAMS | {
     one.__name__: one for one in (captured, in_compiled_graphs, in_streams, on_two_devices)
 }  # fmt: skip
 
