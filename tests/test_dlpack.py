@@ -16,9 +16,9 @@ import pytest
 from tests.cupy_on_host import Cupy, Ndarray
 from tests.fabricated import module_of
 from tests.fake_tensors import DlTensor
+from tests.modules import fresh
 from tests.pretended_gpu import compute
 from tests.recording_driver import recording
-from tests.shared_modules import fresh
 from tsm2_tune.generator.problem import Problem
 
 pytestmark = pytest.mark.slow
@@ -125,14 +125,14 @@ def module(of_two_types: ModuleType) -> Iterator[ModuleType]:
         yield module
 
 
+def numbers(rows: int, columns: int, order: str = "C") -> Any:
+    return np.asarray(RANDOM.integers(-4, 5, (rows, columns)), np.float32, order=order)  # type: ignore[call-overload]
+
+
 def operands(of_b: dict[str, Any] | None = None, of_out: dict[str, Any] | None = None) -> list[Any]:
     """Return a, b and out, of which DLPack tells this."""
     told: list[dict[str, Any]] = [{}, of_b or {}, of_out or {}]
     return [Exported(numbers(*of), **one) for of, one in zip(((30, 20), (20, 3), (30, 3)), told, strict=True)]
-
-
-def numbers(rows: int, columns: int, order: str = "C") -> Any:
-    return np.asarray(RANDOM.integers(-4, 5, (rows, columns)), np.float32, order=order)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(
@@ -147,11 +147,15 @@ def test_what_dlpack_describes_is_multiplied(module: ModuleType, told: dict[str,
     np.testing.assert_array_equal(out.held, a.held @ b.held)
 
 
-def test_a_part_without_strides_and_with_an_offset(module: ModuleType) -> None:
+def test_offsets_missing_strides_and_bfloat16_are_read(module: ModuleType) -> None:
     a, b = Exported(numbers(30, 20), is_dense=True, byte_offset=64), Exported(numbers(40, 3)[::2])
     out = Exported(numbers(30, 3))
     module.gemm(a, b, out=out)
     np.testing.assert_array_equal(out.held, a.held @ b.held)
+    held = [np.full(shape, 0x3F80, np.uint16) for shape in ((30, 20), (20, 3), (30, 3))]  # 1.0
+    a, b, out = (Exported(np.asfortranarray(x).view("V2")) for x in held)
+    module.gemm(a, b, out=out)
+    assert (out.held.view(np.uint16) == 0x41A0).all()  # 20.0
 
 
 @pytest.mark.parametrize(("stream", "waiting"), [(None, LEGACY), (0, LEGACY), (77, 77)])
@@ -163,29 +167,35 @@ def test_the_products_stream_waits_and_every_capsule_is_given_back(
     assert module.streams == [stream or 0]
     assert [x.streams[-1] for x in arrays] == 3 * [waiting]
     assert [x.given_back for x in arrays] == [len(x.streams) for x in arrays] == [2, 2, 2]
+    a, b, out = operands({"refuses": [78]})
+    with pytest.raises(RuntimeError, match=r"^b: its __dlpack__ synchronizes no stream: no stream 78$"):
+        module.gemm(a, b, out=out, stream=78)
+    assert len(module.streams) == 1
 
 
-def test_it_is_the_stream_of_the_library_that_out_is_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_arrays_of_two_libraries_use_the_stream_of_outs(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """A product without a kernel is refused."""
     cupy = Cupy()
     cupy.cuda.get_current_stream = lambda number: SimpleNamespace(ptr=78)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    a, b, out = Exported(numbers(30, 20)), Exported(numbers(20, 3)), Ndarray(numbers(30, 3))
+    held = [numbers(*shape) for shape in ((30, 20), (20, 3), (30, 3))]
+    a, b, out = (Exported(x) if at == others else Ndarray(x) for at, x in enumerate(held))
     for _ in range(2):
         module.gemm(a, b, out=out)
-    assert module.streams == [78, 78]
-    assert a.streams[-1] == b.streams[-1] == 78
+    assert module.streams == [0 if others == 2 else 78] * 2
+    assert (a, b, out)[others].streams[-1] == (LEGACY if others == 2 else 78)  # type: ignore[union-attr]
     np.testing.assert_array_equal(out.held, a.held @ b.held)
-
-
-def test_a_library_that_lets_no_stream_wait_is_named(module: ModuleType) -> None:
-    a, b, out = operands({"refuses": [77]})
-    with pytest.raises(RuntimeError, match=r"^b: its __dlpack__ synchronizes no stream: no stream 77$"):
-        module.gemm(a, b, out=out, stream=77)
-    assert module.streams == []
+    wide = [x.astype(np.float64) for x in held]
+    with pytest.raises(LookupError, match=r"^no f64 kernel tuned on a GPU is in this module"):
+        module.gemm(*(Exported(x) if at == others else Ndarray(x) for at, x in enumerate(wide)))
+    assert cupy.multiplied == 0
 
 
 def test_arrays_are_held_until_their_product_is_done(module: ModuleType) -> None:
-    """Their library may use the memory again, on another stream, as soon as nobody has them."""
+    """Otherwise their library may reuse the memory on another stream. A graph's arrays are its user's."""
     driver, done = module.cuda(), set[int]()
     driver.cuEventQuery = lambda event: 0 if event.value in done else 600
     out = Exported(numbers(30, 3))
@@ -194,10 +204,10 @@ def test_arrays_are_held_until_their_product_is_done(module: ModuleType) -> None
         a, b = Exported(numbers(30, 20)), Exported(numbers(20, 3))
         module.gemm(a, b, out=out, stream=77)
         assert driver.calls[-1] == "pop"
-        assert "event on 77" in driver.calls
         return [weakref.ref(x) for x in (a, b)]
 
     first, second = multiply(), multiply()
+    assert "event on 77" in driver.calls
     gc.collect()
     assert all(one() is not None for one in (*first, *second))
     done.update(list(driver.events)[:1])
@@ -205,56 +215,29 @@ def test_arrays_are_held_until_their_product_is_done(module: ModuleType) -> None
     gc.collect()
     assert [one() is None for one in (*first, *second, *third)] == [True, True, False, False, False, False]
     assert not done & set(driver.events)
-
-
-def test_a_graphs_arrays_are_its_users(module: ModuleType) -> None:
-    a, b, out = operands()
-    module.gemm(a, b, out=out, stream=77)
-    driver = module.cuda()
     before = len(driver.events)
     driver.capturing.add(77)
-    module.gemm(a, b, out=out, stream=77)
+    multiply()
     assert len(driver.events) == before
-
-
-@pytest.mark.parametrize("others", [0, 1, 2])
-def test_no_library_multiplies_what_is_anothers(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, others: int
-) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", cupy := Cupy())
-    arrays = [Ndarray(numbers(*shape)) for shape in ((30, 20), (20, 3), (30, 3))]
-    wide = [x.held.astype(np.float64) for x in arrays]
-    given: list[Any] = [Exported(x) if at == others else Ndarray(x) for at, x in enumerate(wide)]
-    with pytest.raises(LookupError, match=r"^no f64 kernel tuned on a GPU is in this module"):
-        module.gemm(given[0], given[1], out=given[2])
-    assert cupy.multiplied == 0
-
-
-def test_bfloat16_is_told_by_dlpack(module: ModuleType) -> None:
-    held = [np.full(shape, 0x3F80, np.uint16) for shape in ((30, 20), (20, 3), (30, 3))]  # 1.0
-    a, b, out = (Exported(np.asfortranarray(x).view("V2")) for x in held)
-    module.gemm(a, b, out=out)
-    assert (out.held.view(np.uint16) == 0x41A0).all()  # 20.0
 
 
 # Refusals
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {  # of a
-    "version": ({"version": (2, 0)}, r"memory address cannot be read: its DLPack has version 2\.0, expected 1"),
-    "type": ({}, r"expected one of .*, got int32"),
-    "lanes": ({"lanes": 2}, r"expected one of .*, got \|V8"),
-    "host": ({"device_type": CPU}, r"expected a device array \(with .* or __dlpack__\)"),
-    "refused": ({"refuses": [LEGACY]}, r"a Exported whose memory address cannot be read: no stream 1"),
-}
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [  # of a
+    (np.float32, {"version": (2, 0)}, r"memory address cannot be read: its DLPack has version 2\.0, expected 1"),
+    (np.int32, {}, r"expected one of .*, got int32"),
+    (np.float32, {"lanes": 2}, r"expected one of .*, got \|V8"),
+    (np.float32, {"device_type": CPU}, r"expected a device array \(with .* or __dlpack__\)"),
+    (np.float32, {"refuses": [LEGACY]}, r"a Exported whose memory address cannot be read: no stream 1"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(module: ModuleType, name: str) -> None:
-    told, message = REFUSED[name]
-    array = Exported(numbers(30, 20).astype(np.int32) if name == "type" else numbers(30, 20), **told)
-    with pytest.raises(TypeError, match=f"^a: .*{message}"):
-        module.gemm(array, Exported(numbers(20, 3)), out=Exported(numbers(30, 3)))
+def test_what_is_refused(module: ModuleType) -> None:
+    for dtype, told, message in REFUSED:
+        array = Exported(numbers(30, 20).astype(dtype), **told)
+        with pytest.raises(TypeError, match=f"^a: .*{message}"):
+            module.gemm(array, Exported(numbers(20, 3)), out=Exported(numbers(30, 3)))
     for is_out in ({"version": None}, {"read_only": True}, {"flags": READ_ONLY | COPIED}):
         a, b, out = operands(of_out=is_out)
         with pytest.raises(ValueError, match=r"^out: it is read-only, or does not say otherwise$"):
@@ -274,14 +257,18 @@ def test_a_result_is_of_the_callers_library(module: ModuleType, order: str) -> N
     np.testing.assert_array_equal(found.held, a.held @ b.held)
     vector = module.gemm(a, Standard(numbers(20, 1)[:, 0]))
     assert vector.held.shape == (30,)
-
-
-def test_a_library_that_makes_none_that_can_be_written_is_asked_for_out(module: ModuleType) -> None:
     with pytest.raises(RuntimeError, match=r"^a Exported creates no array for the result: pass out"):
         module.gemm(*operands()[:2])
-    a, b = Standard(numbers(30, 20), read_only=True), Standard(numbers(20, 3))
     with pytest.raises(TypeError, match=r"^a: a Standard creates no writable array: pass out$"):
-        module.gemm(a, b)
+        module.gemm(Standard(numbers(30, 20), read_only=True), Standard(numbers(20, 3)))
+
+
+class Jaxs(Exported):
+    """An array of JAX's, which has the other interface too, and blocks the host for it."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise AssertionError("it was asked by the other interface")
 
 
 def test_nothing_but_jax_writes_its_arrays(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,11 +281,3 @@ def test_nothing_but_jax_writes_its_arrays(module: ModuleType, monkeypatch: pyte
     out = Exported(numbers(30, 3))
     module.gemm(a, b, out=out)
     np.testing.assert_array_equal(out.held, a.held @ b.held)
-
-
-class Jaxs(Exported):
-    """An array of JAX's, which has the other interface too, and blocks the host for it."""
-
-    @property
-    def __cuda_array_interface__(self) -> Any:
-        raise AssertionError("it was asked by the other interface")
