@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 import random
+import sys
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -133,6 +135,15 @@ def outcome(module: ModuleType, library: Any, arrays: list[Any], named: dict[str
     except Exception as error:
         returned = (type(error).__name__, str(error))
     return returned, len(library.made) - made, list(driver.launches), list(driver.calls)
+
+
+def growth(calls: Callable[[], object], counted: Sequence[object]) -> tuple[int, int]:
+    """Make the calls twice. Return by how much the second time changed reference counts, and blocks of memory."""
+    calls()  # until the interpreter's own stores of freed objects are full
+    before, blocks = [sys.getrefcount(one) for one in counted], sys.getallocatedblocks()
+    calls()
+    grown = sys.getallocatedblocks() - blocks
+    return max(abs(sys.getrefcount(one) - then) for one, then in zip(counted, before, strict=True)), grown
 
 
 class Subclass(Cupy): ...

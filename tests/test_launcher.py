@@ -25,9 +25,9 @@ from tests.call_log import logged
 from tests.databases import database_of
 from tests.fabricated import handmade, imported, module_of, trial
 from tests.fake_tensors import Parameter, Tensor, exchange
-from tests.random_calls import TYPES, Driver, tensor
+from tests.modules import fresh
+from tests.random_calls import TYPES, Driver, growth, tensor
 from tests.recording_driver import attach, cubin
-from tests.shared_modules import fresh
 from tests.threads_on_gpu import in_threads
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
@@ -106,26 +106,22 @@ def test_a_kernel_that_splits_k_gets_the_workspace_of_now(compiled: ModuleType) 
     assert workspace_of(6) == first
 
 
-def test_a_tensor_of_another_device_is_another_product(compiled: ModuleType, torch: Any, looked: list[Any]) -> None:
+def test_other_devices_and_more_shapes_than_are_kept_are_pythons(
+    compiled: ModuleType, torch: Any, looked: list[Any]
+) -> None:
     compiled.driver.current = 0xC0
     arrays = triple()
-    compiled.gemm(*arrays)
-    compiled.gemm(*arrays[:2])
-    for one in arrays:
-        one.get_device = lambda: 1
-    compiled.gemm(*arrays)
-    compiled.gemm(*arrays[:2])
+    for ordinal in (0, 1):
+        for one in arrays:
+            one.get_device = lambda ordinal=ordinal: ordinal
+        compiled.gemm(*arrays)
+        compiled.gemm(*arrays[:2])
     assert len(looked) == 3
-
-
-def test_more_shapes_than_are_kept(compiled: ModuleType, looked: list[Any]) -> None:
-    compiled.driver.current = 0xC0
-    b = tensor((3, 2), "F", 0x800)
-    for m in [*range(1, 4300), *range(1, 300)]:  # all of which the launcher leaves to Python, but for the first
+    b, shapes = tensor((3, 2), "F", 0x800), [*range(1, 4300), *range(1, 300)]
+    del looked[:], compiled.driver.launches[:]
+    for m in [*shapes, shapes[-1]]:  # each is new to the launcher, but for 6 and the last
         compiled.gemm(tensor((m, 3), "F", 0x1000), b)
-    assert len(looked) == 4299 + 299 - 1
-    compiled.gemm(tensor((m, 3), "F", 0x1000), b)
-    assert (len(looked), len(compiled.driver.launches)) == (4299 + 299 - 1, 4299 + 299 + 1)
+    assert (len(looked), len(compiled.driver.launches)) == (len(shapes) - 1, len(shapes) + 1)
 
 
 # References that it holds
@@ -149,13 +145,9 @@ def test_nothing_is_kept_of_a_call(compiled: ModuleType, torch: Any) -> None:
         compiled.driver.calls.clear()
         gc.collect()
 
-    calls(2500)  # until the interpreter's own stores of freed objects are full
-    before, blocks = [sys.getrefcount(one) for one in counted], sys.getallocatedblocks()
-    calls(2500)
-    grown = sys.getallocatedblocks() - blocks
-    changed = [sys.getrefcount(one) - then for one, then in zip(counted, before, strict=True)]
-    assert max(map(abs, changed)) < 50, changed
-    assert grown < 50, "blocks of memory, of 7,750 calls"
+    changed, blocks = growth(lambda: calls(2500), counted)
+    assert changed < 50
+    assert blocks < 50, "blocks of memory, of 7,750 calls"
 
 
 def test_a_launcher_goes_with_what_it_holds(compiled: ModuleType) -> None:
@@ -207,29 +199,6 @@ def test_tensors_that_describe_themselves_in_another_way_go_through_python(
     assert (compiled.launchers, len(compiled.driver.launches)) == ({}, 2)
 
 
-def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, torch: Any) -> None:
-    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
-    a, b, out = triple()
-
-    sound = (56, 64, 72, 128, 176, 32)
-
-    def add(slot=240, places=sound, parameters=b"\x00", scalar="f", launch=1, kernel=1, workspace=208) -> bool:  # type: ignore[no-untyped-def]
-        rest: Any = ((0, 0, 0, 0), (scalar, 1.0), (None, 0, 0, workspace), ((), {}))
-        return bool(made.add(a, b, out, None, int, (launch, kernel), bytes(slot), places, parameters, *rest))
-
-    assert add()
-    unsound: list[dict[str, Any]] = [
-        *({"places": (*sound[:at], wrong, *sound[at + 1 :])} for at in range(6) for wrong in (-1, 233)),
-        {"parameters": bytes([233])}, {"parameters": bytes(33)}, {"slot": 257}, {"slot": 190}, {"scalar": "g"},
-        {"scalar": "\0"}, {"launch": 0}, {"kernel": 0}, {"workspace": 209},
-    ]  # fmt: skip
-    for wrong in unsound:
-        with pytest.raises(ValueError, match="this is no launch"):
-            add(**wrong)
-    a.requires_grad = True
-    assert not add()
-
-
 # Which one a module loads, and how the module carries it
 
 
@@ -247,41 +216,32 @@ def packed(binary: bytes) -> tuple[str, str]:
     return hashlib.sha256(binary).hexdigest(), ast.literal_eval("\n".join(packed_lines(binary)))
 
 
-def test_one_that_does_not_match_its_digest_is_not_loaded(of_all: Any, binary: bytes) -> None:
+def test_only_a_launcher_of_the_export_for_this_python_is_loaded(
+    of_all: Any, binary: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, digest, data = of_all.LAUNCHER
     assert loaded(of_all, (place, digest, data)) is not None
     changed = packed(binary[:-1] + bytes([binary[-1] ^ 1]))[1]
     for wrong in ((digest, changed), ("0" * 64, data), (digest, data[:100]), (digest, "~")):
         with pytest.raises(RuntimeError, match="the compiled launcher does not match its digest: export this module"):
             loaded(of_all, (place, *wrong))
-
-
-def test_one_that_is_not_for_this_python_is_left_alone(of_all: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, *rest = of_all.LAUNCHER
-    for kept in (None, ("linux-other", *rest), (place, *packed(b"no shared object"))):
+    for kept in (None, ("linux-other", digest, data), (place, *packed(b"no shared object"))):
         assert loaded(of_all, kept) is None
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: int(name == "Py_GIL_DISABLED"))
-    assert loaded(of_all, (place, *rest)) is None
+    assert loaded(of_all, (place, digest, data)) is None
 
 
-def export(folder: Path, *arguments: str) -> Any:
-    database = database_of(folder / "results.db", trial())
-    return CliRunner().invoke(main, ["export", "--db", database, *arguments, "--launcher"])
-
-
-def test_export_puts_it_into_the_module(tmp_path: Path) -> None:
-    done = export(tmp_path, "--format", "module", "--no-binaries", "--output", str(tmp_path / "best_kernels.py"))
+def test_export_puts_it_into_a_module_only(tmp_path: Path) -> None:
+    asked = ["export", "--db", database_of(tmp_path / "results.db", trial()), "--launcher", "--output"]
+    path = tmp_path / "best_kernels.py"
+    done = CliRunner().invoke(main, [*asked, str(path), "--format", "module", "--no-binaries"])
     assert done.exit_code == 0, done.output
     assert {file.name for file in tmp_path.iterdir()} == {"results.db", "best_kernels.py"}
-    module = imported((tmp_path / "best_kernels.py").read_text(), tmp_path)
-    assert module.launcher().__name__ == "tsm2_launcher"
-
-
-@pytest.mark.parametrize("form", ["csv", "library"])
-def test_it_is_of_a_module(tmp_path: Path, form: str) -> None:
-    done = export(tmp_path, "--output", "-", "--format", form)
-    assert done.exit_code == 2
-    assert f"--launcher is only for a module: leave it out with --format {form}" in done.output
+    assert imported(path.read_text(), tmp_path).launcher().__name__ == "tsm2_launcher"
+    for form in ("csv", "library"):
+        done = CliRunner().invoke(main, [*asked, "-", "--format", form])
+        assert done.exit_code == 2
+        assert f"--launcher is only for a module: leave it out with --format {form}" in done.output
 
 
 def test_what_builds_it_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
