@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,16 +30,46 @@ def recorded(module: ModuleType) -> ModuleType:
     return module
 
 
+@contextmanager
+def fresh(module: ModuleType) -> Iterator[ModuleType]:
+    """Lend a shared module as it is after its import, but with its core. Undo what its borrower replaces of it."""
+    for name, kept in vars(module).items():
+        if name.islower() and not name.startswith("__") and name != "_module_core" and isinstance(kept, dict | list):
+            kept.clear()
+    with lent(module):
+        yield module
+
+
+@pytest.fixture(scope="module")
+def module_of_one(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return module_of(tmp_path_factory.mktemp("module"), trial())
+
+
 @pytest.fixture
-def plain_module(tmp_path: Path) -> ModuleType:
+def plain_module(module_of_one: ModuleType) -> Iterator[ModuleType]:
     """A module with a plain kernel, for column-major matrices in f32."""
-    return module_of(tmp_path, trial())
+    with fresh(module_of_one) as module:
+        yield module
 
 
 @pytest.fixture
 def gpu_module(plain_module: ModuleType) -> ModuleType:
     """The same, recording."""
     return recorded(plain_module)
+
+
+@pytest.fixture(scope="module")
+def module_of_splits(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    problems = [Problem(64, 4, 64, dtype) for dtype in ("f32", "f64", "minplus_f32")]
+    return module_of(tmp_path_factory.mktemp("module"), *map(split_trial, problems))
+
+
+@pytest.fixture
+def splitting(module_of_splits: ModuleType) -> Iterator[ModuleType]:
+    """A module of kernels that split k in 3, for column-major matrices, before a driver that records."""
+    with fresh(module_of_splits) as module:
+        recorded(module).driver.workspaces = True
+        yield module
 
 
 def loaded(path: Path, name: str = "never_listed") -> ModuleType:
@@ -75,9 +106,7 @@ def module(module_of_all: ModuleType) -> Iterator[ModuleType]:
 
     The module logs its choices, so that Python makes them: the launcher starts repeated calls only.
     """
-    module_of_all.plans.clear()
-    module_of_all.starters.clear()
-    with lent(module_of_all) as module:
+    with fresh(module_of_all) as module:
         attach(module, cubin_of=cubin, log=logging.Logger("tests", logging.DEBUG))
         yield module
 
@@ -110,9 +139,7 @@ def module_of_two(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 @pytest.fixture
 def overridable(module_of_two: ModuleType, torch: Any) -> Iterator[ModuleType]:
-    for table in (module_of_two.plans, module_of_two._functions):
-        table.clear()
-    with lent(module_of_two) as module:
+    with fresh(module_of_two) as module:
         attach(module, cubin_of=cubin, _overrides=module.Overrides())
         yield module
 

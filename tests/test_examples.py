@@ -17,41 +17,27 @@ QUICKLY = ("-m", "tests.quick_script")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    """The example, as it is run in a source tree."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path}
-    return python(*command, cwd=ROOT, env=environment)
+    return python(*command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_the_api_tunes_exports_and_multiplies() -> None:
     ended = run(*QUICKLY, "examples/api.py", "--device", "cpu", "--shapes", "128x4x64", "--trials", "1")
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
-    assert "configurations are worth a trial" in lines[0]
-    assert lines[1].startswith("tuning 1 problem on cpu")
     assert lines[-2].startswith("128x4x64:f32:ttt: ")
     assert lines[-1] == "128x4x64:f32:ttt: the largest error is 0"
     refused = run("examples/api.py", "--device", "cpu", "--shapes", "128x4")
     assert (refused.returncode, refused.stderr) == (1, "shape '128x4': expected MxNxK, such as 20480x16x20480\n")
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_shortest_paths_are_those_of_scipy() -> None:
     pytest.importorskip("scipy", reason="SciPy is not installed: pip install scipy")
     ended = run(*QUICKLY, "examples/shortest_paths.py", "--device", "cpu", "--nodes", "36", "--trials", "1")
     assert ended.returncode == 0, ended.stderr
-    assert "36 crossings" in ended.stdout
     assert ended.stdout.endswith("all distances are equal\n")
-    if not os.path.exists("/dev/nvidiactl"):
-        ended = run("examples/shortest_paths.py")
-        assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
-        assert ended.stderr.endswith(
-            "): --device cpu --nodes 144 emulates kernels where times do not matter; to estimate times without a GPU:"
-            " tsm2-tune predict --device h100\n"
-        )
 
 
 @pytest.mark.parametrize("program", sorted((ROOT / "examples/programs").glob("*.py")), ids=lambda path: path.stem)

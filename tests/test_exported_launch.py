@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,7 +18,6 @@ import pytest
 from tests.call_log import logged
 from tests.fabricated import (
     GPU,
-    PROBLEM,
     configuration,
     device_array,
     exported,
@@ -36,7 +34,6 @@ from tests.fake_tensors import Tensor, conjugate, f32, matrix
 from tests.modules import OUT, A, B, recorded
 from tests.processes import python, succeed
 from tests.recording_driver import RecordingDriver, attach, cubin
-from tests.shared_modules import fresh
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.tuner.device.cuda import cuda_device_count
@@ -50,25 +47,12 @@ pytestmark = pytest.mark.slow
 LIMIT_SECONDS = 400  # limit of a process with a module on a GPU: libraries compile kernels of their own
 
 
-@pytest.fixture(scope="module")
-def of_one(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    return module_of(tmp_path_factory.mktemp("module"), trial())
-
-
-@pytest.fixture
-def gpu_module(of_one: ModuleType) -> Iterator[ModuleType]:
-    """A module with a plain kernel, for column-major matrices in f32, before a driver that records."""
-    with fresh(of_one) as module:
-        yield recorded(module)
-
-
 @pytest.fixture
 def driver(gpu_module: ModuleType) -> RecordingDriver:
     return gpu_module.driver  # type: ignore[no-any-return]
 
 
 def test_the_launch_is_as_the_kernel_expects(gpu_module: ModuleType, driver: RecordingDriver) -> None:
-    """A kernel is loaded once into each context; memory that belongs to none is in the device's primary one."""
     assert gpu_module.gemm(A, B, out=OUT, alpha=2, beta=0.5) is OUT
     assert gpu_module.gemm(A, B, out=OUT, stream=77) is OUT
     first, second = driver.launches
@@ -92,34 +76,31 @@ def test_the_launch_is_as_the_kernel_expects(gpu_module: ModuleType, driver: Rec
     assert (bits, arch) == (32, "sm_90a")
 
 
-def test_load_loads_all_that_products_here_get(tmp_path: Path) -> None:
-    """It loads another GPU's kernels only for types that were not tuned here, and no kernels of a host."""
+def test_load_loads_the_kernels_that_products_here_get(tmp_path: Path) -> None:
+    """Those of another GPU are loaded for types that were not tuned here. Only those of this GPU must load."""
     other = tuning_run("Tesla K40c", compute_capability="3.5")
     tried = [(tuning_run(), "f32"), (other, "f32"), (other, "f64"), (host_run(), "f64")]
-    runs, problems = zip(*((run, Problem(4096, 8, 512, dtype)) for run, dtype in tried), strict=True)
+    problems = [Problem(4096, 8, 512, dtype) for _, dtype in tried]
     kernels = [trial(problem=one, source=handmade(one, splits=at + 2)) for at, one in enumerate(problems)]
-    module = recorded(module_of(tmp_path, *zip(runs, kernels, strict=True)))
+    module: Any = recorded(module_of(tmp_path, *zip((run for run, _ in tried), kernels, strict=True)))
     module.driver.owner = lambda address: 0xAA  # the context that libraries share
     module.load()
-    assert module.driver.calls.count("load") == 4  # two kernels, each with indices of 32 and 64 bits
     for typestr, size in (("<f4", 4), ("<f8", 8)):
-        a, b, c = (device_array((4, 4), (size, 4 * size), at=at, typestr=typestr) for at in (0x1000, 0x2000, 0x3000))
-        module.gemm(a, b, out=c)
-    assert module.driver.calls.count("load") == 4
-
-
-def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path) -> None:
-    for device in (GPU, "Tesla K40c"):
-        (tmp_path / device).mkdir()
-        module: Any = recorded(module_of(tmp_path / device, PROBLEM, run=tuning_run(device)))
-        module.compiled_here = Mock(side_effect=RuntimeError("NVRTC was not found"))
-        refused = pytest.raises(RuntimeError, match="no binary for sm_90a, and NVRTC was not found")
-        with refused if device == GPU else nullcontext():
+        module.gemm(*(device_array((4, 4), (size, 4 * size), at=at << 12, typestr=typestr) for at in (1, 2, 3)))
+    assert module.driver.calls.count("load") == 4  # two kernels, each with indices of 32 and 64 bits
+    for at, refused in (
+        (0, pytest.raises(RuntimeError, match="no binary for sm_90a, and no NVRTC")),
+        (1, nullcontext()),
+    ):
+        module.WINNERS, module._compiled = module.WINNERS[at:], {}
+        module.compiled_here = Mock(side_effect=RuntimeError("no NVRTC"))
+        module._functions.clear()
+        with refused:
             module.load()
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_wide_matrix_gets_wide_indices(gpu_module: ModuleType, driver: RecordingDriver, place: int) -> None:
+def test_large_matrices_and_long_sums_get_wide_indices(gpu_module: Any, driver: RecordingDriver, place: int) -> None:
     shapes = (6, 3), (3, 2), (6, 2)
     lines = shapes[place][1]
     for driver.bits, more in ((32, 0), (64, 1)):
@@ -128,23 +109,16 @@ def test_a_wide_matrix_gets_wide_indices(gpu_module: ModuleType, driver: Recordi
         starts = [0x8000 if at == place else 0x1000 * (at + 1) for at in range(3)]
         strides = [(4, 4 * (ld if at == place else shape[0])) for at, shape in enumerate(shapes)]
         described = zip(shapes, strides, starts, strict=True)
-        a, b, out = (device_array(shape, step, at=start) for shape, step, start in described)
-        gpu_module.gemm(a, b, out=out)
+        gpu_module.gemm(*(device_array(shape, step, at=start) for shape, step, start in described))
         assert driver.launches[-1]["values"][(5, 7, 10)[place]] == ld
+        k = LARGEST_32_BIT_OFFSET // 2 + more  # an index is up to a step past k, which may be as long as k
+        a, b = device_array((1, k), (4, 4), at=0x1000), device_array((k, 1), (4, 4 * k), at=0x1000)
+        gpu_module.gemm(a, b, out=device_array((1, 1), (4, 4), at=0x100))
+        assert driver.launches[-1]["values"][2] == k
     assert [bits for _, bits, _ in gpu_module.compiled] == [32, 64]
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_long_sums_get_wide_indices(gpu_module: ModuleType, driver: RecordingDriver, more: int) -> None:
-    """An index runs up to a step past k, which may be as long as k is."""
-    k, driver.bits = LARGEST_32_BIT_OFFSET // 2 + more, 64 if more else 32
-    a, b = device_array((1, k), (4, 4), at=0x1000), device_array((k, 1), (4, 4 * k), at=0x1000)
-    gpu_module.gemm(a, b, out=device_array((1, 1), (4, 4), at=0x100))
-    assert [bits for _, bits, _ in gpu_module.compiled] == [driver.bits]
-
-
 def test_streams_of_every_library(gpu_module: ModuleType, driver: RecordingDriver) -> None:
-    """PyCUDA's, Numba's, CuPy's and PyTorch's; that of an array is waited for if it is another one."""
     for of_library, handle in (
         ({"handle": 77}, 77), ({"handle": ctypes.c_void_p(77)}, 77), ({"ptr": 77}, 77), ({"cuda_stream": 0}, None),
     ):  # fmt: skip
@@ -237,38 +211,29 @@ def tensors() -> list[Tensor]:
     return [Tensor(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000, 0x3000)]
 
 
-def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType) -> None:
+def test_the_vendor_computes_what_it_is_faster_at(losing: ModuleType) -> None:
+    driver = attach(losing, cubin_of=cubin)
     a, b, out = tensors()
     chosen = losing.choice(a, b, out)
     assert isinstance(chosen, losing.Vendor)
     assert str(chosen).endswith("tuned for this shape; with the L2 clean 500.0 us measured, cublasSgemm 400.0 us")
     assert losing.choice(a, b, out, fallback="error").winner.x_cublas == 0.8
-    assert losing.gemm(a, b, out=out, alpha=2) is out
-    losing.Product.of = None  # then by the short way
+    for _ in range(2):
+        assert losing.gemm(a, b, out=out, alpha=2) is out
+        assert losing.gemm(a, b, out=out, fallback="error") is out
+    assert (losing.asked, len(driver.launches)) == ([(a, b, 2, 0)] * 2, 2)
+    losing.Product.of = None  # later calls skip the checks
     assert losing.gemm(a, b, out=out, beta=1) is out
-    assert losing.asked == [(a, b, 2, 0), (a, b, 1, 1)]
-
-
-def test_without_a_fallback_nothing_is_left_to_the_vendor(losing: ModuleType) -> None:
-    driver = attach(losing, cubin_of=cubin)
-    a, b, out = tensors()
-    for fallback in ("vendor", "error") * 2:
-        losing.gemm(a, b, out=out, fallback=fallback)
-    assert (len(losing.asked), len(driver.launches)) == (2, 2)
+    assert losing.asked[-1] == (a, b, 1, 1)
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_kernel_that_does_not_compile_is_left_to_the_vendor(tmp_path: Path, torch: Any, is_own: bool) -> None:
-    """This GPU's own was tuned here: that it does not compile is told."""
+def test_a_kernel_that_does_not_compile_is_left_to_the_vendor(tmp_path: Path, torch: Any, is_own: bool) -> None:
+    """If it was tuned on this GPU, the call raises the error."""
     tuned_on = tuning_run() if is_own else tuning_run("NVIDIA B200", compute_capability="10.0")
     module: Any = module_of(tmp_path, Problem(4, 4, 4, "f32"), run=tuned_on)
-    compiled, asked = list[str](), list[Any]()
-
-    def compiled_here(text: str, bits: int, arch: str) -> bytes:
-        compiled.append(arch)
-        raise RuntimeError("NVRTC does not compile it")
-
-    attach(module, compiled_here=compiled_here)
+    compiled, asked = Mock(side_effect=RuntimeError("NVRTC does not compile it")), list[Any]()
+    attach(module, compiled_here=compiled)
     torch.mm = lambda a, b, out: logged(asked, (a, b), out)
     a, b, out = tensors()
     said = "this module has no binary for sm_90a, and NVRTC does not compile it"
@@ -277,17 +242,16 @@ def test_kernel_that_does_not_compile_is_left_to_the_vendor(tmp_path: Path, torc
             module.gemm(a, b, out=out, fallback="error")
         with pytest.raises(RuntimeError, match=said) if is_own else nullcontext():
             assert module.gemm(a, b, out=out) is out
-    assert (len(asked), compiled) == (0 if is_own else 2, ["sm_90a"])
-    if not is_own:
-        for given in ((a, b, out), (a, b)):
-            assert said in module.choice(*given).reason
-        module.why_not_compiled = lambda *_: None
+    assert (len(asked), compiled.call_count) == (0 if is_own else 2, 1)
+    for given in ((a, b, out), (a, b)):
+        assert is_own or said in module.choice(*given).reason
+    module.why_not_compiled = lambda *_: None
     for given in ((a, b, out), (a, b)):
         assert isinstance(module.choice(*given), module.Match)
 
 
 @pytest.mark.parametrize("has_out", [False, True])
-def test_a_stream_is_the_vendors_too(losing: Any, torch: Any, has_out: bool) -> None:
+def test_the_vendors_product_is_on_the_stream_of_the_call(losing: Any, torch: Any, has_out: bool) -> None:
     streams = list[int]()
     losing.at_stream = lambda array, handle: logged(streams, handle, nullcontext())
     torch.stream = 77
@@ -295,29 +259,24 @@ def test_a_stream_is_the_vendors_too(losing: Any, torch: Any, has_out: bool) -> 
     for stream in (None, None, 5):
         losing.gemm(a, b, out=out if has_out else None, stream=stream)
     assert len(losing.asked) == 3
-    assert streams == [77, 5]  # the second one took the short way, on the stream that is current
+    assert streams == [77, 5]  # the second call skipped the checks, and used the current stream
 
 
 @pytest.mark.parametrize("is_right", [0, 1])
-def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torch: Any, is_right: int) -> None:
+def test_the_vendors_time_counts_if_its_result_was_right(tmp_path: Path, torch: Any, is_right: int) -> None:
     beside: dict[str, Any] = {"cublas_us": 400.0, "cublas_right": is_right, "cublas_routine": "cublasSgemm"}
     module = module_of(tmp_path, Problem(4, 4, 4, "f32"), **beside)
     assert module.match(4, 4, 4, "f32", GPU).vendor_us == (400.0 if is_right else None)
     assert module.match(4, 4, 5, "f32", GPU).is_vendor_chosen == bool(is_right)  # no time can be predicted there
 
 
-def test_an_out_in_the_end_of_b_is_refused_on_the_short_way(losing: ModuleType) -> None:
-    lies = ((2, 4), 0x1000), ((4, 64), 0x2000), ((2, 64), 0x3000), ((2, 64), 0x2000 + 1016)  # b has 1024 bytes
-    a, b, out, in_b = (Tensor(device_array(shape, at=at), dtype="torch.float32", ndim=2) for shape, at in lies)
+def test_the_vendor_gets_no_out_within_b_and_no_second_conjugate(losing: Any, module: Any, torch: Any) -> None:
+    places = ((2, 4), 0x1000), ((4, 64), 0x2000), ((2, 64), 0x3000), ((2, 64), 0x2000 + 1016)  # b has 1024 bytes
+    a, b, out, in_b = (Tensor(device_array(shape, at=at), dtype="torch.float32", ndim=2) for shape, at in places)
     losing.gemm(a, b, out=out)
     with pytest.raises(ValueError, match="out: it shares memory with b"):
         losing.gemm(a, b, out=in_b)
     assert len(losing.asked) == 1
-
-
-def test_a_conjugate_that_is_left_to_the_vendor_is_one_already(module: ModuleType, torch: Any) -> None:
-    asked = list[Any]()
-    torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b), out)
     a, b, out = conjugate(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000)), Tensor(matrix(6, 2, at=0x3000))
     assert module.gemm(a, b, out=out, alpha=2) is out  # no kernel is for it
-    assert asked == [(a, b)]
+    assert losing.asked[1:] == [(a, b, 2, 0)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,12 +11,10 @@ import numpy as np
 import pytest
 
 from tests.call_log import logged
-from tests.fabricated import device_array, module_of, split_trial
+from tests.fabricated import device_array
 from tests.fake_tensors import Masked, Tensor, conjugate, matrix
 from tests.library_arrays import GPUArray, array_of
-from tests.modules import OUT, A, B, recorded
-from tests.shared_modules import fresh
-from tsm2_tune.generator.problem import Problem
+from tests.modules import OUT, A, B
 
 PLACES = {"a": 0x1000, "b": 0x2000, "out": 0x3000}
 SHAPES = {"a": (6, 3), "b": (3, 2), "out": (6, 2)}
@@ -209,27 +206,12 @@ WHOLE = np.ones((6, 6), order="F")
 def test_arrays_of_numpy_that_are_refused(
     host_module: ModuleType, changes: dict[str, Any], error: type[Exception], sentence: str
 ) -> None:
-    """Others are among the calls of test_odd_calls.py."""
     given = {"a": np.ones((6, 3), order="F"), "b": np.ones((3, 2), order="F"), "out": np.zeros((6, 2), order="F")}
     with pytest.raises(error, match=f"^{sentence}"):
         host_module.gemm(**given | changes)
 
 
 # Factors: at alpha = 0 a product is beta C, as of BLAS, and what A and B hold is not read
-
-
-@pytest.fixture(scope="module")
-def of_both_kinds(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    problems = Problem(64, 4, 64, "f32"), Problem(64, 4, 64, "minplus_f32")
-    return module_of(tmp_path_factory.mktemp("module"), *map(split_trial, problems))
-
-
-@pytest.fixture
-def splitting(of_both_kinds: ModuleType) -> Iterator[ModuleType]:
-    """A module with a kernel of each kind of product, and a driver that records its calls."""
-    with fresh(of_both_kinds) as module:
-        recorded(module).driver.workspaces = True
-        yield module
 
 
 @pytest.fixture
@@ -241,31 +223,23 @@ def zeroed(splitting: ModuleType) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("alpha", [0, 0.0, -0.0, np.float32(0), np.zeros(())])
-def test_without_a_library_the_driver_writes_zeros(
-    splitting: ModuleType, zeroed: list[list[int]], alpha: Any
-) -> None:
+def test_without_a_library_the_driver_writes_zeros(splitting: Any, zeroed: list[list[int]], alpha: Any) -> None:
     assert splitting.gemm(A, B, out=OUT, alpha=alpha) is OUT
     splitting.plan(A, B, OUT, alpha=alpha, stream=7)()
     # Address, bytes between columns, value, bytes of a column, columns, stream.
     assert zeroed == [[0x3000, 32, 0, 24, 2, None], [0x3000, 32, 0, 24, 2, 7]]
     assert splitting.gemm(A, B, out=OUT, alpha=alpha, beta=1) is OUT
     assert (splitting.driver.launches, len(zeroed)) == ([], 2)
-
-
-def test_what_nothing_scales_is_refused(splitting: ModuleType) -> None:
     with pytest.raises(ValueError, match=r"^alpha = 0 needs a beta of 0 or 1 with arrays that are not all of"):
-        splitting.gemm(A, B, out=OUT, alpha=0, beta=0.5)
+        splitting.gemm(A, B, out=OUT, alpha=alpha, beta=0.5)
     with pytest.raises(ValueError, match=r"^alpha = 0 needs an out with arrays"):
-        splitting.gemm(A, B, alpha=0)
-
-
-def test_of_minplus_an_alpha_of_0_changes_nothing(splitting: ModuleType) -> None:
-    splitting.gemm(A, B, out=OUT, alpha=0, math="minplus")
+        splitting.gemm(A, B, alpha=alpha)
+    splitting.gemm(A, B, out=OUT, alpha=alpha, math="minplus")  # here alpha is an addend
     assert len(splitting.driver.launches) == 1
 
 
 @pytest.mark.usefixtures("torch")
-def test_the_short_way_does_not_read_them_either(splitting: Any) -> None:
+def test_later_calls_do_not_read_a_and_b_either(splitting: Any) -> None:
     scaled = list[Any]()
     splitting.vendors_product = lambda *arguments: scaled.append(arguments[3:5])
     for alpha in (None, 2.0, 0.0, 0, 2.0):
@@ -283,34 +257,39 @@ def test_on_the_host_a_nan_does_not_reach_out(host_module: ModuleType, beta: flo
     assert (host_module.gemm(a, b, out=out, alpha=0, beta=beta) == 4 * beta).all()
 
 
-@pytest.mark.parametrize("factor", [2, np.float64(2), np.float16(2), np.array(2.0), np.array(2), np.array(2, "f4")])
-def test_a_number_in_an_array_is_a_factor(splitting: ModuleType, factor: Any) -> None:
+def scalar(device: str, *, requires_grad: bool = False) -> Any:
+    where = SimpleNamespace(type=device)
+    return Tensor(None, ndim=0, device=where, requires_grad=requires_grad, item=lambda: 2.0)
+
+
+@pytest.mark.parametrize(
+    "factor", [2, np.float64(2), np.float16(2), np.array(2.0), np.array(2), np.array(2, "f4"), scalar("cpu")]
+)
+@pytest.mark.usefixtures("torch")
+def test_a_number_in_host_memory_is_a_factor(splitting: ModuleType, factor: Any) -> None:
     splitting.gemm(A, B, out=OUT, alpha=factor, beta=factor)
     splitting.plan(A, B, OUT, alpha=factor, beta=factor)()
     for launch in splitting.driver.launches:
         assert (launch["values"][3], launch["values"][8]) == (2.0, 2.0)
 
 
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        *(
+            (x, "expected a real number")
+            for x in (np.ones(1), np.ones((1, 1)), [2.0], "2", np.array("2"), np.array(2j))
+        ),
+        (scalar("cuda"), r"it is in a device's memory, .* wait for the device: pass (alpha|beta)\.item\(\)$"),
+        (scalar("cpu", requires_grad=True), "it requires a gradient, which kernels do not compute"),
+    ],
+)
 @pytest.mark.usefixtures("torch")
-def test_a_tensor_on_the_cpu_is_a_factor_and_one_on_a_gpu_is_not(splitting: ModuleType) -> None:
-    def scalar(device: str, *, requires_grad: bool = False) -> Any:
-        where = SimpleNamespace(type=device)
-        return Tensor(None, ndim=0, device=where, requires_grad=requires_grad, item=lambda: 2.0)
-
-    splitting.gemm(A, B, out=OUT, alpha=scalar("cpu"))
-    assert splitting.driver.launches[-1]["values"][3] == 2.0
-    waits = "it is in a device's memory, and reading it would wait for the device"
-    for function in (splitting.gemm, splitting.plan):
-        with pytest.raises(TypeError, match=rf"^alpha: {waits}: pass alpha\.item\(\)$"):
-            function(A, B, OUT, alpha=scalar("cuda"))
-    with pytest.raises(TypeError, match=r"^beta: it requires a gradient, which kernels do not compute"):
-        splitting.gemm(A, B, out=OUT, beta=scalar("cpu", requires_grad=True))
-
-
-@pytest.mark.parametrize("factor", [np.ones(1), np.ones((1, 1)), [2.0], "2", np.array("2"), np.array(2j)])
-def test_anything_else_is_no_factor(splitting: ModuleType, factor: Any) -> None:
-    with pytest.raises(TypeError, match=r"^beta: expected a real number, got "):
-        splitting.gemm(A, B, out=OUT, beta=factor)
+def test_anything_else_is_no_factor(splitting: ModuleType, factor: Any, said: str) -> None:
+    for name in ("alpha", "beta"):
+        for function in (splitting.gemm, splitting.plan):
+            with pytest.raises(TypeError, match=f"^{name}: {said}"):
+                function(A, B, OUT, **{name: factor})
 
 
 def test_managed_memory_is_of_the_gpu_and_memory_of_the_host_is_not(splitting: ModuleType) -> None:

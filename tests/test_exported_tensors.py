@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,9 @@ import pytest
 
 from tests.call_log import logged
 from tests.fabricated import device_array, module_of, split_trial, trial
-from tests.fake_tensors import Cupy, Parameter, f32
+from tests.fake_tensors import Cupy, f32
 from tests.library_arrays import SHARED_BATCH, GPUArray, array_of
-from tests.modules import launched_on, recorded
-from tests.shared_modules import fresh
+from tests.modules import fresh, launched_on, recorded
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
@@ -43,11 +43,6 @@ def test_repeated_products_take_the_fast_path(module: ModuleType, kind: str) -> 
     if kind != "pycuda":
         assert type(module.gemm(a, b)) is type(a)
     assert len(module.driver.launches) == (3 if kind == "pycuda" else 5)
-
-
-def test_a_parameter_is_a_tensor(module: ModuleType) -> None:
-    module.gemm(*(Parameter(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000, 0x3000)))
-    assert len(module.driver.launches) == 1
 
 
 # Streams and contexts
@@ -102,46 +97,30 @@ class Memory:
         return self.address
 
 
-def test_the_driver_is_asked_once_who_owns_pycudas_memory(module: ModuleType) -> None:
-    given, asked = arrays("pycuda", 0x1000, 0x2000, 0x3000), list[int]()
-    module.driver.owner = lambda address: logged(asked, address, 0xC0)
-    for array in given:
-        array.gpudata = Memory(array.gpudata)
-    module.gemm(*given)
-    module.gemm(*given)
-    asked.clear()
-    module.gemm(*given)
-    assert (asked, len(module.driver.launches)) == ([], 3)
-    given[0].gpudata = int(given[0].gpudata)  # as of a part of an array
-    module.gemm(*given)
-    assert (asked, len(module.driver.launches)) == ([0x1000], 4)
-
-
-def test_a_holder_of_memory_for_pycuda_may_change_its_address(module: ModuleType) -> None:
-    given, places = arrays("pycuda", 0x1000, 0x2000, 0x3000), []
-    holder = given[0].gpudata = type("Holder", (Memory,), {"__module__": "anybodys"})(0x1000)
-    for address in (0x1000, 0x1000, 0x8000):
-        holder.address = address
-        given[0].__cuda_array_interface__["data"] = (address, False)
-        module.gemm(*given)
-        places.append(module.driver.launches[-1]["values"][4])
-    assert places == [0x1000, 0x1000, 0x8000]
-
-
-def test_new_memory_of_pycuda_at_an_old_address_is_in_its_own_context(module: ModuleType) -> None:
-    given = arrays("pycuda", 0x1000, 0x2000, 0x3000)
-    for context in (0xC0, 0xC1):
-        module.driver.owner = lambda address, context=context: context
-        for array in given:
+def test_the_driver_is_asked_again_if_pycudas_memory_is_new(module: ModuleType) -> None:
+    """That is so for integers and other holders, too, whose address may change."""
+    (a, b, out), asked, owners = arrays("pycuda", 0x1000, 0x2000, 0x3000), list[int](), [0xC0]
+    module.driver.owner = lambda address: logged(asked, address, owners[0])
+    for owners[0] in (0xC0, 0xC1):  # the memory of the second context has the addresses of the first
+        for array in (a, b, out):
             array.gpudata = Memory(int(array.gpudata))
-        module.gemm(*given)
-        module.gemm(*given)
-        assert [call for call in module.driver.calls if call.startswith("push")][-1] == f"push {context:x}"
+        for _ in range(3):
+            asked.clear()
+            module.gemm(a, b, out=out)
+        assert asked == []
+        assert [call for call in module.driver.calls if call.startswith("push")][-1] == f"push {owners[0]:x}"
+    holder = a.gpudata = type("Holder", (Memory,), {"__module__": "anybodys"})(0x1000)
+    for a.gpudata, address in ((holder, 0x1000), (holder, 0x8000), (0x4000, 0x4000)):
+        holder.address = address
+        a.__cuda_array_interface__["data"] = (address, False)
+        asked.clear()
+        module.gemm(a, b, out=out)
+        assert (asked[:1], module.driver.launches[-1]["values"][4]) == ([address], address)
+    owners[0], out.gpudata = 0xC0, Memory(0x3000)
     module.driver.owner = lambda address: 0xC0 if address == 0x3000 else 0xC1
-    given[2].gpudata = Memory(int(given[2].gpudata))
     with pytest.raises(ValueError, match="out and a are in different CUDA contexts"):
-        module.gemm(*given)
-    del given, array
+        module.gemm(a, b, out=out)
+    del a, b, out, array
     gc.collect()
     assert module._owned == {}
 
@@ -158,54 +137,24 @@ def test_both_ways_to_launch_a_plan_write_their_own_addresses(module: ModuleType
         module.plan(*given[:2], None)
 
 
-def test_no_library_is_imported_for_a_stream(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torch", "cupy"):
-        monkeypatch.delitem(sys.modules, name)
-    assert module_of_all.current_stream(f32(0x1000)) is None
-    assert not {"torch", "cupy"} & sys.modules.keys()
-
-
 # CuPy's own product, or a kernel
 
 
-@pytest.fixture(scope="module", params=["kernel", "vendor"])
-def by(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.slow)])
-def of_one(
-    tmp_path_factory: pytest.TempPathFactory, session_cache: None, by: str, request: pytest.FixtureRequest
-) -> ModuleType:
-    """A module of one winner, which is faster than the vendor, or slower."""
-    binary = launcher_binary() if request.param == "compiled" else None
-    vendor: dict[str, Any] = {"cublas_us": {"kernel": 900.0, "vendor": 100.0}[by], "cublas_right": 1}
-    return module_of(tmp_path_factory.mktemp("module"), Problem(4, 4, 4, "f32"), launcher=binary, **vendor)
-
-
-@pytest.fixture
-def small_module(of_one: ModuleType) -> Iterator[ModuleType]:
-    with fresh(of_one) as module:
-        yield recorded(module)
-
-
-@pytest.fixture
-def multiplied(cupy: Any) -> list[tuple[int, int]]:
-    """The device and the stream of each of CuPy's own products."""
-    found: list[tuple[int, int]] = []
+@pytest.mark.parametrize("has_launcher", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("vendor_us", [900.0, 100.0])
+def test_a_product_of_cupys_is_computed_on_its_device_and_stream(
+    tmp_path: Path, session_cache: None, cupy: Any, vendor_us: float, has_launcher: bool
+) -> None:
+    """CuPy's empty arrays are at the address 0, and state a stream, which is not waited for."""
+    binary, multiplied = launcher_binary() if has_launcher else None, list[tuple[int, int]]()
+    vendor: dict[str, Any] = {"cublas_us": vendor_us, "cublas_right": 1}
+    small_module: Any = recorded(module_of(tmp_path, Problem(4, 4, 4, "f32"), launcher=binary, **vendor))
 
     def matmul(a: Any, b: Any, out: Any = None) -> Any:
         number = cupy.cuda.runtime.getDevice()
-        found.append((number, cupy.streams[number]))
-        return out or Cupy(f32(0x9000), number)
+        return logged(multiplied, (number, cupy.streams[number]), out or Cupy(f32(0x9000), number))
 
     cupy.matmul = matmul
-    return found
-
-
-def test_a_product_of_cupys_is_computed_on_its_device_and_stream(
-    small_module: ModuleType, cupy: Any, multiplied: list[tuple[int, int]], by: str
-) -> None:
     a, b, out = (Cupy(f32(at), 1) for at in (0x1000, 0x2000, 0x3000))
     cupy.streams[1] = 77
     for _ in range(3):
@@ -214,20 +163,12 @@ def test_a_product_of_cupys_is_computed_on_its_device_and_stream(
         assert cupy.cuda.runtime.getDevice() == 0
     small_module.gemm(a, b, out=out, stream=77)
     streams = [launch["stream"] for launch in small_module.driver.launches]
-    assert (streams, multiplied) == (([77] * 7, []) if by == "kernel" else ([], [(1, 77)] * 7))
-
-
-def test_what_is_empty_has_no_memory_and_is_not_waited_for(
-    small_module: ModuleType, cupy: Any, multiplied: list[tuple[int, int]]
-) -> None:
-    """CuPy's empty arrays are at the address 0, and state a stream."""
-    shapes = ((4, 0), (0, 4), (4, 4))
-    a, b, out = (
-        Cupy(device_array(shape, (4, 16), at=at, stream=5)) for shape, at in zip(shapes, (0, 0, 0x3000), strict=True)
-    )
+    assert (streams, multiplied) == (([77] * 7, []) if vendor_us > 500 else ([], [(1, 77)] * 7))
+    shapes, launches = (((4, 0), 0), ((0, 4), 0), ((4, 4), 0x3000)), len(small_module.driver.launches)
+    a, b, out = (Cupy(device_array(shape, (4, 16), at=at, stream=5)) for shape, at in shapes)
     assert small_module.gemm(a, b, out=out) is out
     small_module.gemm(a, b)
-    assert (len(multiplied), small_module.driver.launches) == (2, [])
+    assert (multiplied[-2:], len(small_module.driver.launches)) == ([(0, 0)] * 2, launches)
 
 
 # Batches
@@ -321,15 +262,6 @@ def test_a_new_array_has_the_kernels_order(sharing: ModuleType, each: ModuleType
         assert layout(each.gemm(*of_columns)) == ((2, 64, 4), (256, 1, 64))
         launch = each.driver.launches[-1]["values"]
         assert (launch[9:11], launch[13:17]) == ([0x6000, 64], [2, 4096, 256, 256])
-
-
-def test_a_batch_of_one_matrix_is_one_long_product(sharing: ModuleType, torch: Any) -> None:
-    sharing.driver.has_batches = False
-    a, b = array("torch", (7, 4, 5), (24, 6, 1), A), array("torch", (5, 3), (3, 1), B)
-    for _ in range(2):
-        out = sharing.gemm(a, b)
-        assert (out.shape, out.stride()) == ((7, 4, 3), (12, 3, 1))
-        assert sharing.driver.launches[-1]["values"] == [28, 3, 5, 1.0, A, 6, B, 3, 0.0, 0x6000, 3]
 
 
 @pytest.mark.parametrize("kind", ["torch", "cupy"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
 from random import Random
 from types import ModuleType
 from typing import Any
@@ -15,27 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.calls import few
-from tests.fabricated import device_array, module_of, split_trial
+from tests.fabricated import device_array
 from tests.fake_tensors import Tensor
-from tests.modules import recorded
-from tests.shared_modules import fresh
-from tsm2_tune.generator.problem import Problem
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def of_two_types(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    problems = [Problem(64, 4, 64, dtype_name) for dtype_name in ("f32", "f64")]
-    return module_of(tmp_path_factory.mktemp("module"), *map(split_trial, problems))
-
-
-@pytest.fixture
-def split_module(of_two_types: ModuleType) -> Iterator[ModuleType]:
-    """A module with such a kernel for column-major matrices of each type, and its driver as `driver`."""
-    with fresh(of_two_types) as module:
-        recorded(module).driver.workspaces = True
-        yield module
 
 
 def multiply(module: ModuleType, m: int, n: int, stream: int | None = None, typestr: str = "<f4") -> list[str]:
@@ -49,26 +31,16 @@ def multiply(module: ModuleType, m: int, n: int, stream: int | None = None, type
     return [call for call in module.driver.calls[before:] if call not in ("load", "pop") and "push" not in call]
 
 
-def test_a_split_kernel_gets_partials_and_zeroed_counters(split_module: ModuleType) -> None:
-    assert multiply(split_module, 33, 5, stream=77) == ["allocate 6144", "allocate 16", "zero", "launch"]
-    driver = split_module.driver
-    partials, counters = driver.memory
-    assert driver.zeroed == [(counters, 4, 77)]
-    (launch,) = driver.launches
-    assert launch["values"] == [33, 5, 2, 1.0, 0x1000, 33, 0x4000, 2, 0.0, 0x8000, 33, partials, counters]
-    assert launch["grid"] == [4, 3, 1]
-
-
 SHAPES = ((33, 5, "<f4"), (20, 1, "<f4"), (33, 5, "<f8"), (65, 5, "<f4"), (1000, 1, "<f4"))
 
 
 @few
 @given(st.randoms(use_true_random=True))
-def test_whatever_runs_a_workspace_is_of_one_stream_and_large_enough(split_module: ModuleType, rng: Random) -> None:
+def test_whatever_runs_a_workspace_is_of_one_stream_and_large_enough(splitting: ModuleType, rng: Random) -> None:
     """A stream keeps what it has, waits before it frees that, and a graph's workspace stays."""
-    for kept in (split_module.plans, split_module.workspaces, split_module._of_graphs, split_module._functions):
+    for kept in (splitting.plans, splitting.workspaces, splitting._of_graphs, splitting._functions):
         kept.clear()
-    driver = split_module.driver
+    driver = splitting.driver
     driver.__init__()
     driver.workspaces, context, number, stream, is_graphs = True, 0xC0, 100, None, False
     owners, served = dict[int, Any](), defaultdict[Any, set[Any]](set)
@@ -85,11 +57,11 @@ def test_whatever_runs_a_workspace_is_of_one_stream_and_large_enough(split_modul
             driver.stream_ids[stream], number = number, number + 1  # a new stream with the handle
         identity = (driver.captures,) if is_graphs else driver.stream_ids.get(stream) if stream in (77, 78) else 0
         key, (m, n, typestr) = (context, stream or 1, identity), rng.choice(SHAPES)
-        calls = multiply(split_module, m, n, stream, typestr)
+        calls = multiply(splitting, m, n, stream, typestr)
         assert calls == ["launch"] or is_graphs or (m, n, typestr) not in served[key]
         served[key].add((m, n, typestr))
         assert not any(call.startswith("free") for call in calls) or calls[0].startswith("wait for")
-        assert multiply(split_module, m, n, stream, typestr) == ["launch"]
+        assert multiply(splitting, m, n, stream, typestr) == ["launch"]
         partials, counters = driver.launches[-1]["values"][-2:]
         tiles = -(-m // 32) * -(-n // 4)
         assert driver.memory[partials] >= 3 * tiles * 32 * 4 * int(typestr[-1])
@@ -102,48 +74,46 @@ def test_whatever_runs_a_workspace_is_of_one_stream_and_large_enough(split_modul
     assert of_graphs <= driver.memory.keys()
 
 
-def test_on_the_legacy_stream_the_workspace_is_taken_without_a_question(split_module: ModuleType) -> None:
-    driver = split_module.driver
-    multiply(split_module, 33, 5)
-    plans = list(split_module.plans.values())
+def test_the_legacy_streams_workspace_is_taken_without_a_question(splitting: ModuleType) -> None:
+    driver = splitting.driver
+    assert multiply(splitting, 33, 5) == ["allocate 6144", "allocate 16", "zero", "launch"]
+    assert (driver.launches[-1]["grid"], driver.launches[-1]["values"][-2:]) == ([4, 3, 1], list(driver.memory))
     driver.current = driver.owner(0x1000)
     driver.calls.clear()
-    assert multiply(split_module, 33, 5) == ["launch"]
+    assert multiply(splitting, 33, 5) == ["launch"]
     assert driver.calls == ["launch"]  # in the context that is current
-    multiply(split_module, 1000, 1)  # another workspace, which the plan of before has to take
-    assert multiply(split_module, 33, 5) == ["launch"]
-    assert driver.launches[-1]["values"][-2:] == list(driver.memory)
-    driver.current = None
-    assert multiply(split_module, 33, 5) == ["launch"]  # refused, and made in the plan's context
+    multiply(splitting, 1000, 1)  # another workspace, which the earlier plan must use
+    for current in (driver.current, None):  # without a context the launch is refused, and made in the plan's
+        driver.current = current
+        assert multiply(splitting, 33, 5) == ["launch"]
+        assert driver.launches[-1]["values"][-2:] == list(driver.memory)
     assert driver.calls[-3:] == [f"push {driver.owner(0x1000):x}", "launch", "pop"]
-    assert driver.launches[-1]["values"][-2:] == list(driver.memory)
-    assert list(split_module.plans.values())[: len(plans)] == plans
 
 
-def test_every_thread_has_one_for_its_own_default_stream(split_module: ModuleType) -> None:
+def test_every_thread_has_one_for_its_own_default_stream(splitting: ModuleType) -> None:
     """A thread waits for an ended one that had its identifier, and so another stream."""
     first = ["allocate 6144", "allocate 16", "zero", "launch"]
     for thread, number, calls in ((1, 500, first), (2, 501, first), (1, 500, ["launch"]), (1, 502, ["wait for all"])):
-        split_module.threading = Mock(wraps=threading, get_ident=Mock(return_value=thread))  # type: ignore[attr-defined]
-        split_module.driver.stream_ids[2] = number
-        assert multiply(split_module, 33, 5, stream=2)[: len(calls)] == calls
+        splitting.threading = Mock(wraps=threading, get_ident=Mock(return_value=thread))  # type: ignore[attr-defined]
+        splitting.driver.stream_ids[2] = number
+        assert multiply(splitting, 33, 5, stream=2)[: len(calls)] == calls
 
 
 @pytest.mark.parametrize("free_bytes", [100, 6150])  # no room for the partials; none for the counters
-def test_without_memory_it_says_so_and_goes_on(split_module: ModuleType, free_bytes: int) -> None:
-    driver = split_module.driver
+def test_without_memory_it_says_so_and_goes_on(splitting: ModuleType, free_bytes: int) -> None:
+    driver = splitting.driver
     driver.free_bytes = free_bytes
     with pytest.raises(MemoryError, match="no room for the 6160 bytes in which a kernel splits k"):
-        multiply(split_module, 33, 5)
+        multiply(splitting, 33, 5)
     assert (driver.memory, driver.launches) == ({}, [])
     driver.free_bytes = 6160
-    multiply(split_module, 33, 5)
+    multiply(splitting, 33, 5)
     with pytest.raises(MemoryError, match="49280 bytes"):
-        multiply(split_module, 1000, 1)
-    assert multiply(split_module, 33, 5) == ["allocate 6144", "allocate 16", "zero", "launch"]
+        multiply(splitting, 1000, 1)
+    assert multiply(splitting, 33, 5) == ["allocate 6144", "allocate 16", "zero", "launch"]
 
 
-def test_pytorch_is_asked_for_it_by_another_thread(split_module: ModuleType, torch: Any) -> None:
+def test_pytorch_is_asked_for_it_by_another_thread(splitting: ModuleType, torch: Any) -> None:
     """This thread may allocate from a temporary pool, but a workspace stays."""
     asked, allocate = list[int](), torch.empty
 
@@ -153,6 +123,6 @@ def test_pytorch_is_asked_for_it_by_another_thread(split_module: ModuleType, tor
 
     torch.empty = empty
     arrays = [device_array((4, 4), at=at) for at in (0x1000, 0x2000, 0x3000)]
-    split_module.gemm(*(Tensor(one, dtype="torch.float32") for one in arrays))
+    splitting.gemm(*(Tensor(one, dtype="torch.float32") for one in arrays))
     assert len(asked) == 2
     assert threading.get_ident() not in asked

@@ -41,19 +41,15 @@ def tried(
     ahead: int = 0,
 ) -> list[KernelConfig]:
     """The configurations in the order in which a search tries them, which compiles some ahead."""
-    search, pending, found = (
-        Search(Model(candidates), past, is_skipped, most=most),
-        list[Candidate](),
-        list[KernelConfig](),
-    )
+    search, pending = Search(Model(candidates), past, is_skipped, most=most), list[Candidate]()
+    found: list[KernelConfig] = []
     while True:
         while len(pending) <= ahead and (candidate := next(search, None)) is not None:
             pending.append(candidate)
         if not pending:
             return found
-        config = pending.pop(0).config
-        found.append(config)
-        search.tell(TrialResult(config, time_us(config), is_right=True))
+        found.append(pending.pop(0).config)
+        search.tell(TrialResult(found[-1], time_us(found[-1]), is_right=True))
 
 
 def plain(config: KernelConfig) -> KernelConfig:
@@ -125,13 +121,10 @@ def test_late_configuration_is_stored_beside_its_origin(name: str) -> None:
     assert not family.has(replace(some, evict_first=7), R)
     for config in (some, other):
         assert config_of(name, config.text, config.json) == config
-
-
-def test_a_policy_that_is_of_no_load_is_no_configuration() -> None:
-    family = family_named("inner_mma16")
-    copied = next(one for one in family.configurations() if one.stages > 2)
-    assert family.later(copied) == ()
-    assert not family.has(replace(copied, evict_first=0), Problem(16, 16, 10**6, "bf16", "tn"))
+    if name == "inner_mma16":  # copies in the background have no load that a policy could change
+        copied = next(one for one in family.configurations() if one.stages > 2)
+        assert family.later(copied) == ()
+        assert not family.has(replace(copied, evict_first=0), Problem(16, 16, 10**6, "bf16", "tn"))
 
 
 def test_the_policies_differ_in_loads_alone() -> None:

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -29,36 +28,22 @@ TEXT = 'extern "C" __global__ void kernel() { const auto act = [](auto) {}; act(
 ELF = b"\x7fELF"
 # Makes a binary of the options that it is given; a function that it is told to fails.
 NVRTC = """
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 static char given[1000];
 static int fails(const char *name) { const char *at = getenv("FAKE_NVRTC"); return at && strcmp(at, name) == 0; }
-int nvrtcCreateProgram(void **program, const char *text, const char *name, int n, void *headers, void *names)
-{
-    *program = given;
-    return fails("create");
-}
+int nvrtcCreateProgram(void **program, void *text, void *name, int n, void *headers, void *names)
+{ *program = given; return fails("create"); }
 int nvrtcCompileProgram(void *program, int n, const char **options)
-{
-    for (int i = 0; i < n; ++i)
-        strcat(strcat(given, options[i]), " ");
-    return fails("compile");
-}
-int nvrtcGetProgramLogSize(void *program, size_t *size) { *size = 5; return fails("log"); }
+{ for (int i = 0; i < n; ++i) strcat(strcat(given, options[i]), " "); return fails("compile"); }
+int nvrtcGetProgramLogSize(void *program, size_t *size) { *size = 5; return 0; }
 int nvrtcGetProgramLog(void *program, char *log) { memcpy(log, "\\377 no\\0", 5); return 0; }
 int nvrtcGetCUBINSize(void *program, size_t *size)
-{
-    *size = fails("empty") ? 0 : fails("huge") ? (size_t)1 << 50 : fails("negative") ? -1 : strlen(given);
-    return fails("size");
-}
+{ *size = fails("empty") ? 0 : fails("huge") ? (size_t)1 << 50 : fails("negative") ? -1 : strlen(given);
+  return fails("size"); }
 int nvrtcGetCUBIN(void *program, char *binary) { memcpy(binary, given, strlen(given)); return fails("get"); }
 int nvrtcDestroyProgram(void **program) { given[0] = 0; return 0; }
 """
-
-
-def quickly(bits: int) -> list[str]:
-    return ["-std=c++17", f"-DINDEX_BITS={bits}", "--Ofast-compile=max"]
 
 
 @pytest.fixture
@@ -116,7 +101,7 @@ def only_nvcc(does: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("family", sorted({config.family for config, _ in SOURCES}))
 @pytest.mark.usefixtures("nvrtc")
 def test_nvrtc_compiles_kernels_of_each_family(family: str, compilers: Any) -> None:
-    compilers._options = quickly
+    compilers._options = lambda bits: ["-std=c++17", f"-DINDEX_BITS={bits}", "--Ofast-compile=max"]
     config, problem = next(one for one in SOURCES if one[0].family == family)
     assert compilers._by_nvrtc(render(problem, config).text, 32, HOPPER).startswith(ELF)
 
@@ -130,7 +115,6 @@ def test_a_module_without_a_binary_is_compiled_by_nvrtc_alone(module: ModuleType
 def test_nvrtc_is_found_in_nvidias_wheels(
     compilers: Any, tmp_path: Path, no_nvcc: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library that NVRTC opens by its bare name is opened first."""
     opened, wheels = list[str](), tmp_path / "nvidia"
 
     def opening(name: str) -> object:
@@ -152,11 +136,8 @@ def test_nvrtc_is_found_in_nvidias_wheels(
     (tmp_path / "lib64").mkdir()  # a toolkit without NVRTC
     (found,) = map(vars, compilers._nvrtcs())
     assert found["name"] == str(wheels / "cuda_nvrtc/lib/libnvrtc.so.12")
-    assert opened == [
-        "cu13/lib/libnvrtc.so.13",
-        "cuda_nvrtc/lib/libnvrtc-builtins.so.12.8",
-        "cuda_nvrtc/lib/libnvrtc.so.12",
-    ]
+    libraries = "cu13/lib/libnvrtc.so.13", "cuda_nvrtc/lib/libnvrtc-builtins.so.12.8", "cuda_nvrtc/lib/libnvrtc.so.12"
+    assert opened == [*libraries]  # one that NVRTC opens by its bare name is opened first
 
 
 @pytest.mark.parametrize("found", [None, SimpleNamespace(submodule_search_locations=None), ValueError("no spec")])
@@ -227,10 +208,6 @@ def test_nvrtc_gets_width_and_architecture_and_tells_its_failures(
         compilers.compiled_here(TEXT, 32, "sm_80")
 
 
-def test_a_name_that_is_too_long_is_no_toolkit(compilers: Any) -> None:
-    assert compilers._files(f"/{'long' * 2000}", "*") == []
-
-
 def test_what_does_not_compile_is_asked_once(module: Any) -> None:
     asked = Mock(side_effect=RuntimeError("NVRTC does not compile it"))
     module.compiled_here = asked
@@ -242,17 +219,15 @@ def test_what_does_not_compile_is_asked_once(module: Any) -> None:
     assert asked.call_count == 1
 
 
-@pytest.fixture
-def nvcc(no_nvcc: None, no_wheels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Makes the only compiler, as only_nvcc does."""
-    return lambda does: only_nvcc(does, tmp_path, monkeypatch)
-
-
 OUTPUT = 'sys.argv[sys.argv.index("-o") + 1]'
 
 
-def test_nvcc_is_asked_for_a_width_and_an_architecture(compilers: Any, nvcc: Callable[[str], Path]) -> None:
-    called = nvcc(f'open({OUTPUT}, "wb").write(b"a binary"); sys.stderr.buffer.write(bytes([255]))')
+@pytest.mark.usefixtures("no_nvcc", "no_wheels")
+def test_nvcc_is_asked_for_a_width_and_an_architecture(
+    compilers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    does = f'open({OUTPUT}, "wb").write(b"a binary"); sys.stderr.buffer.write(bytes([255]))'
+    called = only_nvcc(does, tmp_path, monkeypatch)
     for bits, arch in ((32, "sm_80"), (64, HOPPER)):
         assert compilers.compiled_here(TEXT, bits, arch) == b"a binary"
         assert called.read_text().startswith(f"-cubin -arch={arch} -std=c++17 -DINDEX_BITS={bits} -o ")
@@ -269,10 +244,11 @@ def test_nvcc_is_asked_for_a_width_and_an_architecture(compilers: Any, nvcc: Cal
         (None, "No such file"),  # of the interpreter that its first line names
     ],
 )
+@pytest.mark.usefixtures("no_nvcc", "no_wheels")
 def test_an_nvcc_that_makes_no_binary_is_told(
-    compilers: Any, nvcc: Callable[[str], Path], tmp_path: Path, does: str | None, said: str
+    compilers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str | None, said: str
 ) -> None:
-    nvcc(does or "")
+    only_nvcc(does or "", tmp_path, monkeypatch)
     if does is None:
         (tmp_path / "nvcc").write_text("#!/nowhere/python\n")
     compilers.COMPILE_SECONDS = 1.0 if said.startswith("nvcc takes") else 60.0

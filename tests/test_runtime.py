@@ -7,7 +7,9 @@ import random
 import re
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,18 @@ import pytest
 import tsm2_tune.runtime
 from tests.command import run
 from tests.databases import database_of
-from tests.fabricated import GPU, PROBLEM, configuration, handmade, imported, kernel, trial, tuning_run, winners
+from tests.fabricated import (
+    GPU,
+    PROBLEM,
+    Winners,
+    configuration,
+    handmade,
+    imported,
+    kernel,
+    trial,
+    tuning_run,
+    winners,
+)
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OFFSET, PLUS_TIMES
 from tsm2_tune.generator.source import INDEX_BITS
@@ -71,56 +84,43 @@ def test_its_element_types_are_the_generators() -> None:
 # Binaries
 
 
+def module_with(cubins: Mapping[Any, bytes], found: Winners, folder: Path) -> Any:
+    rows, sources = found
+    text = export_text(rows, "module", sources=sources, database="", known=NOTHING_KNOWN, cubins=cubins)
+    return imported(text, folder)
+
+
 def test_what_binaries_of_a_kernel_share_is_stored_once(tmp_path: Path) -> None:
-    rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
-    shared, digest = random.Random(1).randbytes(100_000), rows[0].source_digest
+    found = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
+    shared, digest = random.Random(1).randbytes(100_000), found[0][0].source_digest
     cubins = {(digest, bits, "sm_90a"): shared + bytes([bits]) for bits in INDEX_BITS}
-    bare, full = (
-        export_text(rows, "module", sources=sources, database="results.db", known=NOTHING_KNOWN, cubins=stored)
-        for stored in ({}, cubins)
-    )
-    assert len(full) - len(bare) < 1.4 * len(shared)
-    module = imported(full, tmp_path)
+    sizes = []
+    for stored in ({}, cubins):
+        module = module_with(stored, found, tmp_path)
+        sizes.append(Path(module.__file__).stat().st_size)
+    assert sizes[1] - sizes[0] < 1.4 * len(shared)
     assert [module.cubin_of(module.WINNERS[0], *key[1:]) for key in cubins] == [*cubins.values()]
 
 
+@pytest.mark.usefixtures("impatient")
 @NEEDS_NVCC
-def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -> None:
-    rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
-    cubins, missing = compiled_cubins(rows, sources, print)
-    assert missing == []
+def test_binaries_of_each_index_width_are_compiled_and_guarded(tmp_path: Path) -> None:
+    old, told = tuning_run("Tesla K40c", compute_capability="3.5"), list[str]()
+    both = tuning_run(), old
+    found = winners(tmp_path, *((run, trial(problem=PROBLEM, source=handmade(PROBLEM))) for run in both))
+    cubins, (why,) = compiled_cubins(*found, told.append)
+    assert re.search(r"does not compile handmade: .*sm_35", why)
     assert [key[1:] for key in cubins] == [(32, "sm_90a"), (64, "sm_90a")]
     assert all(binary.startswith(b"\x7fELF") for binary in cubins.values())
-    module = imported(
-        export_text(rows, "module", sources=sources, database="results.db", known=NOTHING_KNOWN, cubins=cubins),
-        tmp_path,
-    )
-    (winner,) = module.WINNERS
-    assert winner.device == GPU
+    assert told[0].startswith("compiling binaries: 1 of ")
+    module = module_with(cubins, found, tmp_path)
+    winner = next(one for one in module.WINNERS if one.device == GPU)
     for bits in INDEX_BITS:
         assert module.cubin_of(winner, bits, "sm_90a") == cubins[winner.digest, bits, "sm_90a"]
     key = (winner.digest, 32, "sm_90a")
     module.CUBINS[key] = (module.CUBINS[key][0], *module.CUBINS[winner.digest, 64, "sm_90a"][1:])
     with pytest.raises(RuntimeError, match=r"binary of .* does not match its digest"):
         module.cubin_of(winner, 32, "sm_90a")
-
-
-@pytest.mark.usefixtures("impatient")
-@NEEDS_NVCC
-def test_how_far_the_compiler_is_is_told(tmp_path: Path) -> None:
-    rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
-    told: list[str] = []
-    cubins, _ = compiled_cubins(rows, sources, told.append)
-    assert (len(cubins), told) == (2, ["compiling binaries: 1 of 2, about 0 s left"])
-
-
-@NEEDS_NVCC
-def test_what_does_not_compile_is_told_and_the_others_do(tmp_path: Path) -> None:
-    old = tuning_run("Tesla K40c", compute_capability="3.5")
-    rows, sources = winners(tmp_path, *((run, trial(source=handmade(PROBLEM))) for run in (tuning_run(), old)))
-    cubins, (why,) = compiled_cubins(rows, sources, print)
-    assert {architecture for _, _, architecture in cubins} == {"sm_90a"}
-    assert re.search(r"does not compile handmade: .*sm_35", why)
 
 
 @pytest.mark.parametrize("chosen", [(), ("--no-binaries",)])
