@@ -1,4 +1,4 @@
-"""`KernelConfig`, one point of a search space, and records of its resources, tile and memory traffic."""
+"""`KernelConfig`, one point of a search space, and records of its resources and tile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ __all__ = [
     "OtherConfig",
     "Periods",
     "Resources",
-    "Traffic",
     "TunableValue",
 ]  # fmt: skip
 
@@ -199,11 +198,3 @@ class Periods:
     m: int
     n: int
     k: int
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """The calculated bytes that one launch reads from and writes to device memory, re-reads included."""
-
-    read_bytes: int
-    written_bytes: int

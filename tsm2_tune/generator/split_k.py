@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources, Traffic
+from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
@@ -270,16 +270,3 @@ SPLITTING_RULES = (
     ),
     REGISTERS_REACHABLE,
 )
-
-
-def split_traffic(problem: Problem, *, columns: int, splits: int) -> Traffic:
-    """Return the bytes read and written by a kernel whose blocks compute `columns` columns of C.
-
-    A is read once for each group of columns. B is read once, and C is written once. Partial sums are written and read
-    again.
-    """
-    passes = -(-problem.n // columns)
-    sums = problem.m * problem.n * splits if splits > 1 else 0
-    read = problem.m * problem.k * passes + problem.k * problem.n + sums
-    written = problem.m * problem.n + sums
-    return Traffic(read * problem.dtype.element_bytes, written * problem.dtype.element_bytes)

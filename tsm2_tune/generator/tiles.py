@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import product
 
-from tsm2_tune.generator.config import Traffic
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule, covering_rule
@@ -77,18 +76,6 @@ def tile_rules(
             of=("block_m", "block_n"),
         ),
     )
-
-
-def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
-    """Return the bytes that a kernel reads and writes whose blocks compute tiles of C of this size.
-
-    A is read once for each column of tiles, B is read once for each row of tiles, and C is written once. Partial sums
-    of splits are neglected. For a Gram matrix, reads of B are neglected too: its elements are those of A, so they are
-    in the L2 cache.
-    """
-    down, across = -(-problem.m // block_m), -(-problem.n // block_n)
-    elements = problem.k * (problem.m * across + (0 if problem.is_gram else problem.n * down))
-    return Traffic(elements * problem.dtype.element_bytes, problem.written_bytes)
 
 
 def mirrored(problem: Problem) -> str:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.generator.space.rules import Rule
-from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.generator.space.launch_table import launch_of
+from tsm2_tune.generator.space.rules import Rule, RuleKind
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Tiling
 
 C = TypeVar("C", bound=KernelConfig)
 
@@ -33,15 +35,38 @@ WITHOUT_VECTORS, STAGED_WITHOUT_VECTORS = 1.03, 1.3
 FACTOR_FOR_16_BITS = 1.5
 MOST_PRODUCTS = 2**16 - 1  # the largest batch of a kernel whose grid has a product for each z
 MOST_DEPTH = 64  # the largest step along k for which `tiling` counts a partial step as a whole one
+WARP_THREADS = 32
+BLOCK_THREADS = 1024  # the most threads of a block, on every GPU since Fermi
+
+
+def rule_of(
+    name: str,
+    kind: RuleKind,
+    because: str,
+    keeps: Callable[[Any, Problem], bool],
+    of: tuple[str, ...] | None = None,
+) -> Rule:
+    """Return the rule that keeps a configuration if `keeps` returns true for it and the problem."""
+    return Rule(name, kind, because, lambda candidate: keeps(candidate.config, candidate.problem), of)
+
+
+def vector_elements(problem: Problem) -> int:
+    """Return the elements of a vector of VECTOR_BYTES, the widest load."""
+    return VECTOR_BYTES // problem.dtype.element_bytes
 
 
 class Family(ABC, Generic[C]):
     """A kernel family: one CUDA template with its tunables, rules, resources and launch."""
 
-    name: ClassVar[str]
+    config_type: type[C]
+    name: ClassVar[str]  # that of its configurations
     summary: ClassVar[str]  # one sentence for people
+    about: ClassVar[str] = ""  # the first comment of the CUDA text; "": the summary
     template: ClassVar[str]  # file name in tsm2_tune/templates
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # the types that the template supports
+    ops: ClassVar[tuple[str, ...]] = ()  # the ops that the template supports; (): all
+    axes: ClassVar[Mapping[str, Sequence[Any]]] = MappingProxyType({})  # of the grid, see `Grid`
+    where: ClassVar[Mapping[str, Callable[[Any], bool]]] = MappingProxyType({})  # conditions of the grid
     rules: ClassVar[tuple[Rule, ...]]  # the family's own rules, applied before those of hardware and guidelines
     without_vectors: ClassVar[float] = WITHOUT_VECTORS  # see Tiling.without_vectors
     c_vector_bytes: ClassVar[int] = 0  # see Tiling.c_vector_bytes
@@ -50,14 +75,20 @@ class Family(ABC, Generic[C]):
     is_batched: ClassVar[bool] = False  # whether the kernel computes batches of products, and nothing else
     has_batches: ClassVar[bool] = False  # whether the kernel also has a version for batches, see Launch.batched
     only_by_name: ClassVar[bool] = False  # whether a search skips the family unless the user names it
-    config_type: type[C]
+    persistent: ClassVar[bool] = False  # whether the grid has `splits` blocks, which share all tiles of C
+    all_columns: ClassVar[bool] = False  # whether a block computes all columns of its rows, one tile after another
+    static_smem_bytes: ClassVar[int] = 0  # of `resources`, which the launch does not allocate
+
+    def __init_subclass__(cls) -> None:
+        if "config_type" in vars(cls):
+            cls.name = cls.config_type.family
 
     def grids(self) -> Iterable[Grid[C]]:
         """Return the grids of the family's configurations before any rule drops some, in a fixed order.
 
         Return no grids if the family stores its configurations in tables instead (`kept_in_tables`).
         """
-        return ()
+        return [Grid(self.config_type, self.axes, self.where)] if self.axes else ()
 
     def configurations(self) -> Iterator[C]:
         """Yield every configuration once, in a fixed order, before any rule drops some."""
@@ -68,19 +99,32 @@ class Family(ABC, Generic[C]):
         """Return the estimated resources of a thread block: threads, registers, shared memory, bytes in flight."""
 
     @abstractmethod
-    def launch(self, config: C, problem: Problem) -> Launch:
-        """Return the kernel's launch. It is the same for every shape with this element type and layout."""
-
-    @abstractmethod
-    def traffic(self, config: C, problem: Problem) -> Traffic:
-        """Return the bytes that the kernel reads and writes for this problem if beta = 0, with repeated reads."""
-
-    @abstractmethod
     def periods(self, config: C, problem: Problem) -> Periods:
         """Return, for each of m, n and k, the extent of the kernel's longest tile.
 
         Verification tries problems with every remainder of m, n and k modulo these extents.
         """
+
+    def row_tiles(self, config: C) -> int:
+        """Return the number of tiles of C, one below the other, that a block computes."""
+        return int(getattr(config, "row_tiles", 1))
+
+    def flat_splits(self, config: C) -> int:
+        """Return the most splits of k whose sums one block adds up, see Launch.flat_splits."""
+        return FLAT_SPLITS
+
+    def launch(self, config: C, problem: Problem) -> Launch:
+        """Return the kernel's launch. It is the same for every shape with this element type and layout."""
+        tile, resources = self.periods(config, problem), self.resources(config, problem)
+        return launch_of(
+            threads=resources.threads,
+            rows_per_block=tile.m * self.row_tiles(config),
+            smem_bytes=resources.smem_bytes - self.static_smem_bytes,
+            columns_per_block=0 if self.all_columns else tile.n,
+            splits=int(getattr(config, "splits", 1)),
+            flat_splits=self.flat_splits(config),
+            persistent=self.persistent,
+        )
 
     def share_step(self, config: C, problem: Problem) -> int:
         """Return the unit by which k is split: each split except the last is a multiple of it."""
@@ -95,19 +139,21 @@ class Family(ABC, Generic[C]):
 
         `resident` is the number of blocks that fit on a multiprocessor.
         """
-        launch = self.launch(config, problem)
-        tiles = int(config.tunables.get("row_tiles", 1)) if "row_tiles" in config.launch_tunables() else 1
-        step = self.share_step(config, problem)
-        return Tiling(
-            resident=resident,
-            tile_m=launch.rows_per_block // tiles,
-            tile_n=launch.columns_per_block,
-            k_step=step,
-            k_per_pass=self.k_per_pass(config),
-            without_vectors=self._without_vectors(problem),
-            k_padding=step ** (step <= MOST_DEPTH),  # 1 for a long step; of a table, an array
-            c_vector_bytes=self.c_vector_bytes,
-        )
+        tile, step = self.periods(config, problem), self.share_step(config, problem)
+        of_most_families = {
+            "tile_m": tile.m,
+            "tile_n": tile.n,
+            "k_step": step,
+            "k_per_pass": self.k_per_pass(config),
+            "without_vectors": self._without_vectors(problem),
+            "k_padding": step ** (step <= MOST_DEPTH),  # 1 for a long step; of a table, an array
+            "c_vector_bytes": self.c_vector_bytes,
+        }
+        return Tiling(resident, **(of_most_families | self.own_tiling(config, problem)))
+
+    def own_tiling(self, config: C, problem: Problem) -> dict[str, Any]:
+        """Return the fields of the tiling that differ from those of most families."""
+        return {}
 
     def _without_vectors(self, problem: Problem) -> float:
         """Return the factor of Tiling.without_vectors, before it is fitted to measured times."""
@@ -189,11 +235,8 @@ class Family(ABC, Generic[C]):
         return (self.is_batched or is_of_grid) and self.fits(problem)
 
     def fits(self, problem: Problem) -> bool:
-        """Return whether the family computes products of this element type, layout and size, one or a batch of them.
-
-        The default is True if all matrices are column-major and `dtypes` contains the element type.
-        """
-        return problem.op == "nn" and problem.dtype_name in self.dtypes
+        """Return whether the family computes products of this element type, layout and size, one or a batch of them."""
+        return problem.dtype_name in self.dtypes and (not self.ops or problem.op in self.ops)
 
     def computes(self, config: C, problem: Problem) -> bool:
         """Return whether the configuration's kernel computes products of this size, even if a search skips them."""
@@ -216,5 +259,13 @@ class Family(ABC, Generic[C]):
         return type(self).proposals is not Family.proposals
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
-        """Return the template's variables besides the tunables, such as `about`, a phrase for its first comment."""
-        return {}
+        """Return the template's variables besides the tunables."""
+        along_a, along_b, along_c = problem.contiguous
+        return {
+            "about": self.about or self.summary,
+            "storage": problem.storage,
+            "a_along_k": along_a == "k",
+            "b_along_k": along_b == "k",
+            "b_along_n": along_b == "n",
+            "c_along_n": along_c == "n",
+        }

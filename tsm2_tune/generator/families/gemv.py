@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
@@ -33,7 +33,6 @@ from tsm2_tune.generator.split_k import (
     adders,
     flat_splits,
     in_turns,
-    split_traffic,
     splits_to_prefer,
 )
 from tsm2_tune.generator.tiles import covering
@@ -74,8 +73,6 @@ ALONG_COLUMNS: dict[Decomposition, tuple[Variant, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class GemvConfig(KernelConfig):
-    """A configuration of the family gemv: a value for each tunable."""
-
     family: ClassVar[str] = "gemv"
 
     threads: Annotated[int, Tunable("threads of a block", symbol="t1")]
@@ -172,7 +169,6 @@ def _few_waves(candidate: Candidate) -> bool:
 
 
 class Gemv(Family[GemvConfig]):
-    name = "gemv"
     summary = (
         "matrix times vector: one or more threads per row of A, one or more rows per thread, k split over blocks"
     )
@@ -280,9 +276,6 @@ class Gemv(Family[GemvConfig]):
 
     def share_step(self, config: GemvConfig, problem: Problem) -> int:
         return step(config, problem)
-
-    def traffic(self, config: GemvConfig, problem: Problem) -> Traffic:
-        return split_traffic(problem, columns=1, splits=config.splits)
 
     def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
@@ -24,7 +24,6 @@ from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.tunables import Tunable
-from tsm2_tune.generator.tiles import tile_traffic
 
 BLOCK_SIDES = (8, 16, 32)  # options of block_m and block_n in steps 1 and 2; tiles of step 3 are square
 TILES_1D = (32, 64, 128)
@@ -122,7 +121,6 @@ def _exists(config: LadderConfig) -> bool:
 
 
 class Ladder(Family[LadderConfig]):
-    name = "ladder"
     summary = "general matrices in six optimisation steps, for learning; searched only if --family names it"
     template = "ladder.cu.jinja"
     dtypes = ("f32", "f64")
@@ -175,14 +173,6 @@ class Ladder(Family[LadderConfig]):
     def periods(self, config: LadderConfig, problem: Problem) -> Periods:
         launch = self.launch(config, problem)
         return Periods(launch.rows_per_block, launch.columns_per_block, config.tile_depth)
-
-    def traffic(self, config: LadderConfig, problem: Problem) -> Traffic:
-        """Return the traffic.
-
-        A block's threads share elements through shared memory, or through the L1 in steps 1 and 2.
-        """
-        launch = self.launch(config, problem)
-        return tile_traffic(problem, block_m=launch.rows_per_block, block_n=launch.columns_per_block)
 
     def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and problem.op in OPS

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS, choose
@@ -21,7 +21,6 @@ from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.launch_table import launch_of, with_tiles
 from tsm2_tune.generator.space.rules import columns_within_n, covering_rule, prefetch_within_k, strides_fill_device
 from tsm2_tune.generator.space.tunables import Tunable
-from tsm2_tune.generator.split_k import split_traffic
 from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tiling import VECTOR_BYTES, Tiling
 
@@ -117,12 +116,8 @@ class Published(Family[P]):
         found = super().tiling(config, problem, resident)
         return replace(found, tile_n=config.columns, k_padding=config.prefetch)
 
-    def traffic(self, config: P, problem: Problem) -> Traffic:
-        return split_traffic(problem, columns=config.columns, splits=1)
-
 
 class Tsm2(Published[Tsm2Config]):
-    name = "tsm2"
     summary = "large A times skinny B, one row of A per thread; published versions V0 to V3"
     template = "tsm2.cu.jinja"
     rules = SHAPE_RULES
@@ -173,7 +168,6 @@ class Tsm2(Published[Tsm2Config]):
 
 
 class Ism2(Published[Ism2Config]):
-    name = "ism2"
     summary = "tall and skinny A times small B, m/tcf threads stride over the rows; optimisations 1 and 2"
     template = "ism2.cu.jinja"
     beside_resources = ("row_tiles",)
@@ -203,13 +197,6 @@ class Ism2(Published[Ism2Config]):
 
     def launch(self, config: Ism2Config, problem: Problem) -> Launch:
         return with_tiles(super().launch(config, problem), rows_per_block=config.threads * config.row_tiles)
-
-    def traffic(self, config: Ism2Config, problem: Problem) -> Traffic:
-        """Return the traffic. Optimisation 2 writes C after every tile of B and reads it before the next one."""
-        found, tile_depth = super().traffic(config, problem), config.threads // config.prefetch * config.prefetch
-        more = -(-problem.k // tile_depth) - 1 if config.optimisation == 2 else 0
-        c = more * problem.written_bytes
-        return Traffic(found.read_bytes + c, found.written_bytes + c)
 
     def context(self, config: Ism2Config, problem: Problem) -> dict[str, Any]:
         return {"about": OPTIMISATIONS[config.optimisation]}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.config import SHARED, KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.config import SHARED, KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
@@ -69,8 +69,6 @@ OwnExtent = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SmallConfig(KernelConfig):
-    """A configuration of the family small: a value for each tunable."""
-
     family: ClassVar[str] = "small"
 
     threads: Threads
@@ -197,7 +195,6 @@ OF_GROUP = ("threads", "kilobytes", "rows", "columns", "stages", "padding", "dir
 
 
 class Small(Family[SmallConfig]):
-    name = "small"
     summary = "a batch of small products: groups of products in shared memory, a tile of one product per thread"
     template = "small.cu.jinja"
     dtypes = (*FMA_DTYPES, "bf16", "f16")
@@ -318,9 +315,6 @@ class Small(Family[SmallConfig]):
 
     def matrices_in_smem(self, config: SmallConfig, problem: Problem) -> tuple[int, int]:
         return config.stages, config.padding * vector_elements(problem)
-
-    def traffic(self, config: SmallConfig, problem: Problem) -> Traffic:
-        return Traffic(problem.read_bytes, problem.written_bytes)
 
     def periods(self, config: SmallConfig, problem: Problem) -> Periods:
         """Return the extents after which tiles, vectors and the unrolled loop over k repeat."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.architecture import HOST
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import WITH_WARPGROUP_PRODUCTS
@@ -24,7 +24,7 @@ from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 COLUMNS = (32, 64)  # options of block_n
 # Options of (threads, block_m). With block_m = 320, m = 20480 has 64 tiles: with two blocks per tile, 128 of 132
@@ -50,8 +50,6 @@ LARGE_CHUNK, LEAST_DEPTH = 64, 33  # block_k of LARGE and SHORT; the least k, be
 
 @dataclass(frozen=True, slots=True)
 class StagedWgmmaConfig(KernelConfig):
-    """A configuration of the family staged_wgmma: a value for each tunable."""
-
     family: ClassVar[str] = "staged_wgmma"
 
     threads: Threads
@@ -74,7 +72,6 @@ def place_bytes(config: StagedWgmmaConfig, problem: Problem) -> int:
 
 
 class StagedWgmma(Family[StagedWgmmaConfig]):
-    name = "staged_wgmma"
     on_tensor_cores = True
     summary = (
         "C of many rows in 16 bits: wgmma of Hopper's tensor cores, which reads both operands from shared memory"
@@ -159,9 +156,6 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
 
     def periods(self, config: StagedWgmmaConfig, problem: Problem) -> Periods:
         return Periods(config.block_m, config.block_n, config.block_k)
-
-    def traffic(self, config: StagedWgmmaConfig, problem: Problem) -> Traffic:
-        return tile_traffic(problem, block_m=config.block_m, block_n=config.block_n)
 
     def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes

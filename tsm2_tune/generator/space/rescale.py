@@ -12,7 +12,7 @@ from typing import Any
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.families.staged.full import FullKernel, filling
+from tsm2_tune.generator.families.staged.kernel import FullKernel, filling
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import (
     LEAST_SHARE,

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tsm2_tune.generator.config import Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.config import Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import Ints, Occupancy, occupancies
 from tsm2_tune.generator.families.family import Family
@@ -54,7 +54,7 @@ from tsm2_tune.generator.space.columnar import Joined, Rows
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
-from tsm2_tune.generator.tiles import SKINNY, tile_traffic
+from tsm2_tune.generator.tiles import SKINNY
 
 # BACUGen's Table 1. The reuse of c64 is that of the paper's winner by Algorithm 3.
 TABLE_1 = {dtype: Guidelines(512, 2, reuse) for dtype, reuse in (("f32", 3), ("c64", 4), ("f64", 2), ("c128", 2))}
@@ -87,13 +87,10 @@ THREADS_STEP = 128  # one warp for each partition of a multiprocessor
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig(StencilConfig):
-    """A configuration of the family gemm: a value for each tunable."""
-
     family: ClassVar[str] = "gemm"
 
 
 class Gemm(Family[GemmConfig]):
-    name = "gemm"
     summary = "general matrices: a tile of C in registers, k tiles of A and B prefetched through shared memory"
     template = "gemm/kernel.cu.jinja"
     rules = STENCIL_RULES
@@ -278,9 +275,6 @@ class Gemm(Family[GemmConfig]):
 
     def periods(self, config: GemmConfig, problem: Problem) -> Periods:
         return Periods(config.m_blk, config.n_blk, config.k_blk)
-
-    def traffic(self, config: GemmConfig, problem: Problem) -> Traffic:
-        return tile_traffic(problem, block_m=config.m_blk, block_n=config.n_blk)
 
     def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and min(problem.m, problem.n) > SKINNY

@@ -40,13 +40,10 @@ PARTITIONS, REGISTERS_PER_PARTITION, REGISTER_UNIT = 4, 16384, 8
 
 @dataclass(frozen=True, slots=True)
 class MinplusConfig(GemmConfig):
-    """A configuration of the family minplus: a value for each tunable."""
-
     family: ClassVar[str] = "minplus"
 
 
 class Minplus(Gemm):
-    name = "minplus"
     summary = "min-plus products of any shape: a tile of C in registers, k tiles of A and B prefetched"
     template = "gemm/minplus.cu.jinja"
     dtypes = ("minplus_f32", "minplus_f64")

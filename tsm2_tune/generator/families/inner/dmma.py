@@ -32,8 +32,6 @@ STRIP_ROWS, OCTET = 16, 8  # rows of the larger mma; rows of the smaller mma, an
 
 @dataclass(frozen=True, slots=True)
 class InnerDmmaConfig(InnerConfig):
-    """A configuration of the family inner_dmma: a value for each tunable."""
-
     family: ClassVar[str] = "inner_dmma"
     most_strip_rows: ClassVar[int] = STRIP_ROWS
 
@@ -76,7 +74,6 @@ class InnerComplexDmmaConfig(InnerDmmaConfig):
 
 
 class InnerDmma(Streamed[InnerDmmaConfig]):
-    name = "inner_dmma"
     on_tensor_cores = True
     summary = "transposed tall and skinny times tall and skinny on the f64 tensor cores"
     about = "both operands loaded straight into fragments, k divided among all warps"
@@ -147,7 +144,6 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
 
 
 class InnerComplexDmma(InnerDmma):
-    name = "inner_complex_dmma"
     summary = "transposed tall and skinny times tall and skinny, complex, on the f64 tensor cores"
     about = "complex operands loaded straight into fragments, k divided among all warps"
     template = "inner/complex_dmma.cu.jinja"

@@ -24,8 +24,6 @@ LARGEST_TEAM = 64  # the most threads that share a tile of C
 
 @dataclass(frozen=True, slots=True)
 class InnerFmaConfig(InnerConfig):
-    """A configuration of the family inner_fma: a value for each tunable."""
-
     family: ClassVar[str] = "inner_fma"
 
     rows: ThreadRows
@@ -48,7 +46,6 @@ def is_half(config: InnerFmaConfig, problem: Problem) -> bool:
 
 
 class InnerFma(Streamed[InnerFmaConfig]):
-    name = "inner_fma"
     summary = "transposed tall and skinny times tall and skinny: C in registers, k divided among all threads"
     about = "C in registers, k divided among all threads"
     template = "inner/fma.cu.jinja"

@@ -50,8 +50,6 @@ WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class InnerFma16BitConfig(InnerConfig):
-    """A configuration of the family inner_fma_16bit: a value for each tunable."""
-
     family: ClassVar[str] = "inner_fma_16bit"
 
     piece: Annotated[int, Tunable("k extent of A and B that one thread loads at a time")]
@@ -84,7 +82,6 @@ def _wide_loads(candidate: Candidate) -> bool:
 
 
 class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
-    name = "inner_fma_16bit"
     summary = (
         "transposed tall and skinny times tall and skinny in 16 bits, few columns: every thread accumulates all of C"
     )

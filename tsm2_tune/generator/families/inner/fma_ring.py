@@ -71,8 +71,6 @@ PARTS_TRIED = 3  # the most thread tiles to propose for each entry of RINGS
 
 @dataclass(frozen=True, slots=True)
 class InnerFmaRingConfig(InnerConfig):
-    """A configuration of the family inner_fma_ring: a value for each tunable."""
-
     family: ClassVar[str] = "inner_fma_ring"
 
     rows: ThreadRows
@@ -175,7 +173,6 @@ def _reads_differ(candidate: Candidate) -> bool:
 
 
 class InnerFmaRing(Inner[InnerFmaRingConfig]):
-    name = "inner_fma_ring"
     summary = "transposed tall and skinny times tall and skinny: both through shared memory, for any m and n"
     about = "both operands through a pipeline in shared memory, for any m and n"
     template = "inner/fma_ring.cu.jinja"

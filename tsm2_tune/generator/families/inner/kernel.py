@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
@@ -30,7 +30,7 @@ from tsm2_tune.generator.split_k import (
     splits_of_few_chunks,
     wide_splits,
 )
-from tsm2_tune.generator.tiles import LARGEST_THIN, tile_traffic
+from tsm2_tune.generator.tiles import LARGEST_THIN
 
 WARP_THREADS, VECTOR_BYTES = 32, 16
 # By its bytes, the CUDA type with which a vector of sums is loaded and stored.
@@ -137,9 +137,6 @@ class Inner(Family[C]):
 
     def periods(self, config: C, problem: Problem) -> Periods:
         return Periods(config.block_m, config.block_n, self.block_k(config, problem))
-
-    def traffic(self, config: C, problem: Problem) -> Traffic:
-        return tile_traffic(problem, block_m=config.block_m, block_n=config.block_n)
 
     def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN

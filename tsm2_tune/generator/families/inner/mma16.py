@@ -72,8 +72,6 @@ STRIP_ROWS, OCTET = 16, 8  # rows and columns of an mma
 
 @dataclass(frozen=True, slots=True)
 class InnerMma16Config(InnerConfig):
-    """A configuration of the family inner_mma16: a value for each tunable."""
-
     family: ClassVar[str] = "inner_mma16"
 
     strips: WarpStrips
@@ -93,8 +91,6 @@ class InnerMma16Config(InnerConfig):
 
 @dataclass(frozen=True, slots=True)
 class InnerTf32Config(InnerMma16Config):
-    """A configuration of the family inner_tf32: a value for each tunable."""
-
     family: ClassVar[str] = "inner_tf32"
 
 
@@ -104,7 +100,6 @@ def warp_tile(strips: int, octets: int) -> tuple[int, int]:
 
 
 class InnerMma16(Inner[InnerMma16Config]):
-    name = "inner_mma16"
     on_tensor_cores = True
     without_vectors = 1.6  # on an H200, at 56 unseen shapes, measured over expected time is 0.9 to 3.0, median 1.8
     summary = (
@@ -244,7 +239,6 @@ class InnerMma16(Inner[InnerMma16Config]):
 
 
 class InnerTf32(InnerMma16):
-    name = "inner_tf32"
     without_vectors = WITHOUT_VECTORS
     summary = "transposed tall and skinny times tall and skinny in TF32 or 3xTF32: both through shared memory"
     dtypes = ("tf32", "3xtf32")

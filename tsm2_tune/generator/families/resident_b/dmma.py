@@ -82,8 +82,6 @@ FEW = 8  # columns of C, or of A, up to which fused multiply-adds are fast enoug
 
 @dataclass(frozen=True, slots=True)
 class ResidentBDmmaConfig(ResidentBConfig):
-    """A configuration of the family resident_b_dmma: a value for each tunable."""
-
     family: ClassVar[str] = "resident_b_dmma"
 
     strips: Annotated[int, Tunable("m16 tiles of C (m8 tiles for complex types) that one warp computes")]
@@ -177,7 +175,6 @@ def _small_blocks(candidate: Candidate) -> bool:
 
 
 class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
-    name = "resident_b_dmma"
     on_tensor_cores = True
     summary = (
         "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a pipeline for its rows of A"

@@ -105,8 +105,6 @@ class ThroughRegisters(ResidentB[F]):
 
 @dataclass(frozen=True, slots=True)
 class ResidentBFmaConfig(FmaConfig):
-    """A configuration of the family resident_b_fma: a value for each tunable."""
-
     family: ClassVar[str] = "resident_b_fma"
 
     vectors: Annotated[int, Tunable("vectors of a column of A that one thread loads", default=1)]
@@ -122,7 +120,6 @@ def tile_depth(config: ResidentBFmaConfig) -> int:
 
 
 class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
-    name = "resident_b_fma"
     summary = "tall and skinny A times small B, several rows a thread in wide loads"
     template = "resident_b/fma.cu.jinja"
     rules = (
@@ -168,8 +165,6 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
 
 @dataclass(frozen=True, slots=True)
 class ResidentBFmaHeldConfig(FmaConfig):
-    """A configuration of the family resident_b_fma_held: a value for each tunable."""
-
     family: ClassVar[str] = "resident_b_fma_held"
 
     depth: Annotated[int, Tunable("columns of A that one thread keeps in registers")]
@@ -179,7 +174,6 @@ class ResidentBFmaHeldConfig(FmaConfig):
 
 
 class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
-    name = "resident_b_fma_held"
     summary = "tall A of a few columns times small B, rows of A in registers, C written some columns at a time"
     template = "resident_b/fma_held.cu.jinja"
     rules = (

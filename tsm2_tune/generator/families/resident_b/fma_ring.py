@@ -13,7 +13,7 @@ from itertools import product
 from math import hypot
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.config import Periods, Resources, Traffic
+from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.resident_b.kernel import (
     PERSISTENT_RULES,
@@ -53,8 +53,6 @@ MEMORY = ((128, 55, 4), (256, 112, 2), (128, 74, 3))
 
 @dataclass(frozen=True, slots=True)
 class ResidentBFmaRingConfig(ResidentBConfig):
-    """A configuration of the family resident_b_fma_ring: a value for each tunable."""
-
     family: ClassVar[str] = "resident_b_fma_ring"
 
     rows: Annotated[int, Tunable("rows of C that one lane accumulates in registers")]
@@ -150,7 +148,6 @@ def _has_room(candidate: Candidate) -> bool:
 
 
 class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
-    name = "resident_b_fma_ring"
     summary = (
         "tall row-major A times small B, with rows that are not whole vectors: tiles copied as one contiguous piece"
     )
@@ -225,10 +222,6 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         k_per_pass = _longest(config, problem, config.columns)
         found = super().tiling(config, problem, resident)
         return replace(found, tile_n=0, n_padding=config.columns, k_per_pass=k_per_pass)
-
-    def traffic(self, config: ResidentBFmaRingConfig, problem: Problem) -> Traffic:
-        """Return the traffic: A, B and C cross device memory once, and each block reads B from the L2."""
-        return Traffic(problem.read_bytes, problem.written_bytes)
 
     def fits(self, problem: Problem) -> bool:
         """Return whether a search may use this family for the problem: A and C are row-major, n and k are small.

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Traffic
+from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import Threads
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, split_traffic
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiling import Tiling
 
 VECTOR_BYTES, WARP_THREADS = 16, 32
@@ -49,9 +49,6 @@ def depth_within_k(options: tuple[int, ...], least: Callable[[Problem], int] = l
 
 class ResidentB(Family[R]):
     has_batches = True
-
-    def traffic(self, config: R, problem: Problem) -> Traffic:
-        return split_traffic(problem, columns=self.periods(config, problem).n, splits=1)
 
     def context(self, config: R, problem: Problem) -> dict[str, Any]:
         return {"storage": problem.storage, "b_along_n": problem.contiguous[1] == "n"}

@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from tsm2_tune.generator.config import KernelConfig, Traffic
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import tunable
 from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import Tunable
-from tsm2_tune.generator.split_k import split_traffic
 
 WARP_THREADS = 32
 PACK_BYTES = 16
@@ -50,10 +49,6 @@ VECTORS_FIT_ROWS = Rule(
 class RowLanes(Family[L]):
     has_batches = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
-
-    def traffic(self, config: L, problem: Problem) -> Traffic:
-        launch = self.launch(config, problem)
-        return split_traffic(problem, columns=launch.columns_per_block, splits=launch.splits)
 
     def fits(self, problem: Problem) -> bool:
         return problem.contiguous[0] == "k" and problem.dtype_name in self.dtypes

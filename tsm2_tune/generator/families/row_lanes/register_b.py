@@ -166,7 +166,6 @@ def _rows_within_m(candidate: Candidate) -> bool:
 
 
 class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
-    name = "row_lanes_register_b"
     summary = "tall and skinny row-major A times small B, lanes along the rows, B in registers"
     template = "row_lanes/register_b.cu.jinja"
     rules = (

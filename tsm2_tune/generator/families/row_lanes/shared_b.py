@@ -88,8 +88,6 @@ FEW_ROWS = 128  # rows of A up to which families of inner products are faster
 
 @dataclass(frozen=True, slots=True)
 class RowLanesSharedBConfig(RowLanesConfig):
-    """A configuration of the family row_lanes_shared_b: a value for each tunable."""
-
     family: ClassVar[str] = "row_lanes_shared_b"
 
     rows: Annotated[int, Tunable("rows of A that one lane computes at a time")]
@@ -224,7 +222,6 @@ def _wastes(variant: RowLanesSharedBConfig, problem: Problem) -> dict[int, float
 
 
 class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
-    name = "row_lanes_shared_b"
     summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
     template = "row_lanes/shared_b.cu.jinja"
     beside_resources = ("splits", "strips", "evict_first")

@@ -7,21 +7,20 @@ cores.
 """
 
 from tsm2_tune.generator.families.staged.complex_dmma import StagedComplexDmma, StagedComplexDmmaConfig
-from tsm2_tune.generator.families.staged.dmma import StagedDmma, StagedDmmaConfig
-from tsm2_tune.generator.families.staged.f32_dmma import StagedF32Dmma, StagedF32DmmaConfig
+from tsm2_tune.generator.families.staged.dmma import StagedDmma, StagedDmmaConfig, StagedF32Dmma, StagedF32DmmaConfig
 from tsm2_tune.generator.families.staged.fma import StagedFma, StagedFmaConfig
-from tsm2_tune.generator.families.staged.full import FullKernel
-from tsm2_tune.generator.families.staged.symmetric_dmma import StagedSymmetricDmma, StagedSymmetricDmmaConfig
-from tsm2_tune.generator.families.staged.symmetric_fma import StagedSymmetricFma, StagedSymmetricFmaConfig
+from tsm2_tune.generator.families.staged.symmetric import (
+    StagedSymmetricDmma,
+    StagedSymmetricFma,
+    StagedSymmetricFmaConfig,
+)
 
 __all__ = [
     "FAMILIES",
-    "FullKernel",
     "StagedComplexDmmaConfig",
     "StagedDmmaConfig",
     "StagedF32DmmaConfig",
     "StagedFmaConfig",
-    "StagedSymmetricDmmaConfig",
     "StagedSymmetricFmaConfig",
 ]
 

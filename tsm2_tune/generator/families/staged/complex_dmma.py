@@ -17,10 +17,8 @@ from itertools import product
 from typing import Any, ClassVar
 
 from tsm2_tune.generator.config import Resources
-from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.families.staged.full import full_rules
-from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, RING
-from tsm2_tune.generator.families.staged.warp_tiles import BLOCKS_FOR_ALL, WarpTileConfig, WarpTileKernel
+from tsm2_tune.generator.families.staged.dmma import DMMA_RULES, WarpTileConfig, WarpTileKernel
+from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, RING, full_rules
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
@@ -43,8 +41,6 @@ REGISTERS_OF_C128 = 4
 
 @dataclass(frozen=True, slots=True)
 class StagedComplexDmmaConfig(WarpTileConfig):
-    """A configuration of the family staged_complex_dmma: a value for each tunable."""
-
     family: ClassVar[str] = "staged_complex_dmma"
 
     strips: WarpStripsOf8
@@ -67,18 +63,13 @@ def has_three_products(problem: Problem) -> bool:
 
 
 class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
-    name = "staged_complex_dmma"
     summary = "complex, more than 8 columns: both operands through shared memory, on the f64 tensor cores"
     template = "staged/complex_dmma.cu.jinja"
     dtypes = ("c64", "c128")
     leaves_small_grams = False
     strip_rows = 8  # their real and imaginary parts are the 16 rows of an mma instruction
     least_depth = 1
-    rules = (
-        HAS_F64_TENSOR_CORES,
-        BLOCKS_FOR_ALL,
-        *full_rules(TILE, columns=COLUMNS, covered=COVERED),
-    )
+    rules = (*DMMA_RULES, *full_rules(TILE, columns=COLUMNS, covered=COVERED))
     config_type = StagedComplexDmmaConfig
 
     def grids(self) -> Iterable[Grid[StagedComplexDmmaConfig]]:
@@ -110,15 +101,14 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         return replace(super().resources(config, problem), registers=registers)
 
     def context(self, config: StagedComplexDmmaConfig, problem: Problem) -> dict[str, Any]:
-        """Return the variables of the template besides the tunables.
+        """Return the variables of the template.
 
         Sums go straight from registers to device memory if a lane has whole vectors of C. A vector of c64 along a row
         of C is two elements, so whole vectors need an even `octets`.
         """
         whole = config.octets % 2 == 0 or problem.dtype_name == "c128" or not problem.row_major_c
         context, three = super().context(config, problem), has_three_products(problem)
-        return {
-            **context,
+        return context | {
             "three_products": three,
             "arrives_early": three or context["arrives_early"],  # the elements of a k tile decide on three or four
             "loads_before_copies": three and config.strips * config.octets <= MOST_AHEAD_OF_COPIES,
@@ -126,9 +116,9 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         }
 
     def pads(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Return the padding of a line of A, and of a line of B, in shared memory, in elements.
+        """Return the padding of a line of A, and of a line of B.
 
-        A line is a contiguous row or column of a k tile. The padding avoids bank conflicts. Eight threads read 16
+        Eight threads read 16
         bytes each at the same time: elements at 4 adjacent k of 2 lines if the operand is contiguous along k, and 2
         adjacent elements at each of 4 k if not.
         """
@@ -137,7 +127,7 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2
 
     def probe_shapes(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return the shapes of the base class.
 
         If the kernel computes three real products per complex product, k = 1 replaces any k below a k tile, since the
         relative rounding error of three products is largest for k = 1.

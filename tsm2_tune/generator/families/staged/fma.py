@@ -11,15 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from tsm2_tune.generator.families.staged.full import FullKernel, full_rules
-from tsm2_tune.generator.families.staged.kernel import RING, VECTOR_BYTES, WARP_THREADS, FullConfig
+from tsm2_tune.generator.families.family import WARP_THREADS, rule_of, vector_elements
+from tsm2_tune.generator.families.staged.kernel import RING, FullConfig, FullKernel, full_rules
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS
 from tsm2_tune.generator.tiles import thread_tiles
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 TILE = (8, 16, 32, 64)  # options of block_m and of block_n
 THREAD_TILES = ((8, 8), (8, 16))  # the most rows and columns of C per thread
@@ -36,8 +35,6 @@ PHASE_BYTES = 128  # bytes of shared memory that a warp reads per clock
 
 @dataclass(frozen=True, slots=True)
 class StagedFmaConfig(FullConfig):
-    """A configuration of the family staged_fma: a value for each tunable."""
-
     family: ClassVar[str] = "staged_fma"
 
     rows: ThreadRows
@@ -45,24 +42,18 @@ class StagedFmaConfig(FullConfig):
     step: Annotated[int, Tunable("products along k that one thread multiplies at a time", word="thread")]
 
 
-def _reads_fit_vectors(candidate: Candidate) -> bool:
-    along_k = "k" in candidate.problem.contiguous[:2]
-    return not along_k or tunable(candidate, "step") * candidate.problem.dtype.element_bytes <= VECTOR_BYTES
-
-
 class StagedFma(FullKernel[StagedFmaConfig]):
-    name = "staged_fma"
     summary = (
         "transposed tall and skinny times tall and skinny: both through shared memory, k divided among all threads"
     )
     template = "staged/fma.cu.jinja"
     rules = (
         *full_rules(TILE),
-        Rule(
+        rule_of(
             "reads-fit-vectors",
             "limit",
             "a thread reads at most 16 bytes of shared memory along k at a time",
-            _reads_fit_vectors,
+            lambda config, problem: "k" not in problem.contiguous[:2] or config.step <= vector_elements(problem),
             of=("step",),
         ),
     )
@@ -86,9 +77,9 @@ class StagedFma(FullKernel[StagedFmaConfig]):
         return config.rows * config.columns + (config.rows + config.columns) * config.step
 
     def pads(self, config: StagedFmaConfig, problem: Problem) -> tuple[int, int]:
-        """Return the padding of a line of A, and of a line of B, in shared memory, in elements.
+        """Return the padding of a line of A, and of a line of B.
 
-        A line is a contiguous row or column of a k tile. An operand that is not contiguous along k has no padding.
+        An operand that is not contiguous along k has no padding.
         With padding, lines that a warp reads at the same time begin in adjacent banks. Two neighbouring threads of a
         k slice read the same elements, so they count as one thread here.
         """

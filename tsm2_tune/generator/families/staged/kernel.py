@@ -1,30 +1,33 @@
-"""The base class of the staged kernels: the shared-memory pipeline, and a block's resources."""
+"""The base classes of the staged kernels: the shared-memory pipeline, and the kernels that compute all of C.
+
+In a kernel that computes all of C, the k tiles of all tiles of C are divided evenly among the blocks, as in stream-K.
+If k is huge and C has only one or two tiles, several blocks split k. If C has many tiles, a block computes several
+tiles, one after another. No multiprocessor waits for a last wave of blocks.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources
-from tsm2_tune.generator.families.family import STAGED_WITHOUT_VECTORS, Family
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Periods, Resources
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.families.family import STAGED_WITHOUT_VECTORS, WARP_THREADS, Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, RingStages, Threads, Tunable
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, are_whole_waves
+from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, is_general, tile_rules
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
-WARP_THREADS = 32
-VECTOR_BYTES = 16
 # The extents n, m and k of an m16n8k8 mma instruction. An octet is 8 columns of C, a strip is 16 rows of C.
 OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
 
-RingThreads = Annotated[
-    int,
-    Tunable("threads that share a pipeline in shared memory: a warp or the whole block"),
-]
+RingThreads = Annotated[int, Tunable("threads that share a pipeline in shared memory: a warp or the whole block")]
 Copy = Annotated[
     int,
     Tunable(
@@ -34,8 +37,7 @@ Copy = Annotated[
     ),
 ]
 MinBlocks = Annotated[
-    int,
-    Tunable("minimum resident blocks per multiprocessor, which limits registers; 0: no limit", default=1),
+    int, Tunable("minimum resident blocks per multiprocessor, which limits registers; 0: no limit", default=1)
 ]
 
 
@@ -102,13 +104,12 @@ RING_RULES = (
 )
 
 C = TypeVar("C", bound=FullConfig | SymmetricConfig)
+F = TypeVar("F", bound=FullConfig)
 
 
 class StagedKernel(Family[C]):
     """The base class of kernels that copy both operands through a multistage pipeline in shared memory."""
 
-    about: ClassVar[str]  # a phrase for the comment at the head of the CUDA source
-    persistent: ClassVar[bool]  # whether the grid has `splits` blocks, which share all tiles of C
     least_bound: ClassVar[int]  # the least value of `min_blocks` that the CUDA source passes to __launch_bounds__
     has_batches = True
     without_vectors = STAGED_WITHOUT_VECTORS
@@ -116,10 +117,7 @@ class StagedKernel(Family[C]):
 
     @abstractmethod
     def team(self, config: C) -> int:
-        """Return the number of threads per k slice.
-
-        The threads of a k slice multiply elements at the same k. Together they accumulate all sums of a tile.
-        """
+        """Return the threads of a k slice, which multiply elements at the same k and accumulate a tile together."""
 
     @abstractmethod
     def registers(self, config: C) -> int:
@@ -139,28 +137,14 @@ class StagedKernel(Family[C]):
         teams = config.threads // max(self.team(config), WARP_THREADS)
         return max(rings, teams * self.sums_of_team(config))
 
-    def dynamic_smem_bytes(self, config: C, problem: Problem) -> int:
-        """Return the bytes of dynamic shared memory per block."""
-        return self.smem_elements(config, problem) * problem.dtype.element_bytes
-
     def resources(self, config: C, problem: Problem) -> Resources:
         on_their_way = config.block_m * config.block_k * (config.stages - 1) // config.ring_threads
         return Resources(
             threads=config.threads,
             registers=self.registers(config) * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=self.dynamic_smem_bytes(config, problem),
+            smem_bytes=self.smem_elements(config, problem) * problem.dtype.element_bytes,
             bytes_in_flight=on_their_way * problem.dtype.element_bytes,
             reuse=config.block_n,
-        )
-
-    def launch(self, config: C, problem: Problem) -> Launch:
-        return launch_of(
-            threads=config.threads,
-            rows_per_block=config.block_m,
-            columns_per_block=config.block_n,
-            smem_bytes=self.dynamic_smem_bytes(config, problem),
-            splits=config.splits,
-            persistent=self.persistent,
         )
 
     def periods(self, config: C, problem: Problem) -> Periods:
@@ -168,11 +152,160 @@ class StagedKernel(Family[C]):
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         bound = config.min_blocks if config.min_blocks >= self.least_bound else 0  # 0: not in __launch_bounds__
+        return super().context(config, problem) | {"group_splits": GROUP_SPLITS, "min_blocks": bound}
+
+
+MOST_OVER = 16_000  # products per row of C by which a block may exceed an equal share, to compute whole tiles
+MANY_BLOCKS = 16  # the least `splits` for which `probe_shapes` adds shapes of many tiles
+
+
+def full_rules(
+    tile: tuple[int, ...], *, columns: tuple[int, ...] = (), covered: int | None = None
+) -> tuple[Rule, ...]:
+    """Return the rules of a kernel that computes all of C, for these options of block_m and block_n.
+
+    `tile` has the options of block_m. They are the options of block_n too, unless `columns` lists other options. A C
+    of up to `covered` rows and columns must be one tile. A C that is large in both directions may have smaller tiles,
+    so that every multiprocessor gets a tile.
+    """
+    most = tile[-1] if covered is None else covered
+
+    def least(candidate: Candidate) -> int:
+        problem, size = candidate.problem, most
+        while is_general(problem) and size > tile[0] and _squares(problem, size) < candidate.limits.sms:
+            size //= 2
+        return size
+
+    return (*tile_rules(tile, columns=columns, covered=least), *RING_RULES)
+
+
+def _squares(problem: Problem, size: int) -> int:
+    """Return the number of `size` x `size` tiles that cover C."""
+    return -(-problem.m // size) * -(-problem.n // size)
+
+
+def filling(configs: Iterable[F], problem: Problem, limits: DeviceLimits) -> tuple[F, ...]:
+    """Return the configurations with `splits` reduced to the number of blocks that have enough work.
+
+    A block writes a whole tile of partial sums, even if it multiplies little. So every block has at least one k tile.
+    There is more than one block per multiprocessor only if every block has enough k tiles to fill its pipeline.
+    """
+
+    def fewer(config: F) -> F:
+        tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
+        chunks = problem.k * tiles // (config.block_k * (config.threads // config.ring_threads))
+        worth = min(chunks, max(chunks // max(config.stages - 1, 2), limits.sms), config.splits)
+        options = (splits for splits in WIDE_SPLITS if splits <= worth and are_whole_waves(splits, limits))
+        return replace(config, splits=max(options, default=WIDE_SPLITS[0]))
+
+    return tuple(dict.fromkeys(map(fewer, configs)))
+
+
+class FullKernel(StagedKernel[F]):
+    """The base class of kernels that pass both operands through shared memory and compute all of C."""
+
+    about = "both operands through shared memory, equal work for all blocks"
+    persistent = True
+    least_bound = 1
+    static_smem_bytes = 128  # at most
+    dtypes: ClassVar[tuple[str, ...]] = ("f32", "f64")
+    leaves_small_grams: ClassVar[bool] = True  # whether it rejects a small Gram matrix: `SymmetricKernel` does half
+
+    @abstractmethod
+    def pads(self, config: F, problem: Problem) -> tuple[int, int]:
+        """Return the padding of a line of A, and of a line of B, in shared memory, in elements.
+
+        A line is a contiguous row or column of a k tile. The padding avoids bank conflicts.
+        """
+
+    def stage_elements(self, config: F, problem: Problem) -> int:
+        along_a, along_b, _ = problem.contiguous
+        rows, columns, block_k = config.block_m, config.block_n, config.block_k
+        a_pad, b_pad = self.pads(config, problem)
+        a = rows * (block_k + a_pad) if along_a == "k" else block_k * (rows + a_pad)
+        b = columns * (block_k + b_pad) if along_b == "k" else block_k * (columns + b_pad)
+        return a + b
+
+    def resources(self, config: F, problem: Problem) -> Resources:
+        resources = super().resources(config, problem)
+        lines = config.block_m + config.block_n
+        # Shared memory also has a vector for each thread, with which blocks add up partial sums.
+        fetched = lines * config.block_k // config.ring_threads if config.copy == 0 else 0  # loads in registers
+        return replace(
+            resources,
+            registers=resources.registers + fetched * problem.dtype.registers,
+            smem_bytes=resources.smem_bytes + config.threads * VECTOR_BYTES + self.static_smem_bytes,
+        )
+
+    def sums_in_registers(self, config: F) -> bool:
+        """Return whether one thread accumulates all products of an element of C.
+
+        Then threads do not add up partial sums.
+        """
+        return False
+
+    def has_whole_tiles(self, config: F, problem: Problem) -> bool:
+        """Return whether each block computes one whole tile of C over all of k, except a few idle blocks.
+
+        The CUDA source makes the same decision.
+        """
+        tiles = self.launch(config, problem).tiles(problem.m, problem.n)
+        chunks = -(-problem.k // config.block_k)
+        share = -(-tiles * chunks // config.splits)
+        few_idle = config.splits - config.splits // 8 <= tiles <= config.splits
+        most_over = MOST_OVER // (config.block_n * problem.dtype.parts**2)  # products along k
+        return few_idle and (chunks - share) * config.block_k <= most_over
+
+    def fits(self, problem: Problem) -> bool:
+        small_gram = problem.is_gram and problem.m <= LARGEST_GRAM_TILE
+        if problem.dtype_name not in self.dtypes or (small_gram and self.leaves_small_grams):
+            return False
+        return max(problem.m, problem.n) <= self.largest(problem)
+
+    def largest(self, problem: Problem) -> int:
+        """Return the most rows or columns of C for which this kernel is tried."""
+        return LARGEST_THIN
+
+    def probe_shapes(self, config: F, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Return shapes as `Family` does.
+
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
+        tiles for each pipeline. In the fourth and the fifth problem, verification passes operands that are 16-byte
+        aligned and have odd leading dimensions, or operands that are not aligned and have leading dimensions of whole
+        vectors. The sixth and the seventh problem have whole k tiles and a tile that is partial in one direction
+        only. The last three problems are for a grid of many blocks: in the first of them, many blocks share each of
+        two tiles, in the second, there are more tiles than blocks, and in the third, a block's share of k tiles spans
+        two tiles of C.
+        """
+        rows, columns, block_k = config.block_m, config.block_n, config.block_k
+        rings = config.splits * (config.threads // config.ring_threads)
+        of_tiles = (
+            (rows, columns, block_k * (rings * (config.stages + 1) - 2) + 4),
+            (rows + 1, max(columns - 1, 1), 2 * block_k + 3),
+            (max(rows - 1, 1), columns + 1, max(block_k // 4 - 1, 1)),
+            (rows + 2, columns + 4, 2 * block_k + 1),
+            (rows + 1, columns + 1, 2 * block_k),
+            (max(rows - 2, 1), columns, block_k),
+            (rows, max(columns - 4, 1), block_k),
+        )
+        of_blocks = (
+            (2 * rows, columns, (config.splits // 2 + 3) * block_k),
+            ((config.splits // 2 + 1) * rows - 1, columns + 1, 2 * block_k),
+            ((config.splits // 2 + 1) * rows, 1, 3 * block_k),
+        )
+        # With few blocks `of_blocks` would reach no other branch. A square C would have far too many tiles.
+        return of_tiles if config.splits < MANY_BLOCKS or problem.is_gram else (*of_tiles, *of_blocks)
+
+    def context(self, config: F, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, _ = problem.contiguous
+        a_pad, b_pad = self.pads(config, problem)
+        lies_alike = (along_a == "k") == (along_b == "k") and config.block_m == config.block_n
         return {
-            "about": self.about,
-            "kernel": self.name,
-            "storage": problem.storage,
-            "c_along_n": problem.row_major_c,
-            "group_splits": GROUP_SPLITS,
-            "min_blocks": bound,
+            **super().context(config, problem),
+            "a_pad": a_pad,
+            "b_pad": b_pad,
+            "symmetric": lies_alike and a_pad == b_pad,
+            "sums_in_registers": self.sums_in_registers(config),
+            "smem_elements": self.smem_elements(config, problem),
+            "most_over": MOST_OVER // problem.dtype.parts**2,
         }

@@ -7,35 +7,17 @@ the fragments of tensor cores. mma16_ring copies A to shared memory first.
 
 from tsm2_tune.generator.families.stream_a.dmma import StreamAComplexDmma, StreamADmma
 from tsm2_tune.generator.families.stream_a.fma import StreamAFma
-from tsm2_tune.generator.families.stream_a.mma16 import StreamAMma16, StreamATf32
-from tsm2_tune.generator.families.stream_a.mma16_ring import (
+from tsm2_tune.generator.families.stream_a.mma16 import (
     FEW_COLUMNS,
     MANY_COLUMNS,
+    StreamAMma16,
     StreamAMma16Ring,
+    StreamATf32,
     StreamATf32Ring,
 )
-from tsm2_tune.generator.families.stream_a.tunables import (
-    StreamAComplexDmmaConfig,
-    StreamADmmaConfig,
-    StreamAFmaConfig,
-    StreamAMma16Config,
-    StreamAMma16RingConfig,
-    StreamATf32Config,
-    StreamATf32RingConfig,
-)
+from tsm2_tune.generator.families.stream_a.tunables import StreamADmmaConfig, StreamAFmaConfig, StreamAMma16Config
 
-__all__ = [
-    "FAMILIES",
-    "FEW_COLUMNS",
-    "MANY_COLUMNS",
-    "StreamAComplexDmmaConfig",
-    "StreamADmmaConfig",
-    "StreamAFmaConfig",
-    "StreamAMma16Config",
-    "StreamAMma16RingConfig",
-    "StreamATf32Config",
-    "StreamATf32RingConfig",
-]  # fmt: skip
+__all__ = ["FAMILIES", "FEW_COLUMNS", "MANY_COLUMNS", "StreamADmmaConfig", "StreamAFmaConfig", "StreamAMma16Config"]
 
 FAMILIES = (
     StreamAFma(),

@@ -11,35 +11,29 @@ multiplies c64 on the f64 tensor cores too, in double precision.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
 from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.families.stream_a.kernel import (
-    VECTOR_BYTES,
-    WARP_THREADS,
-    Options,
-    StreamA,
-    rows_within_m,
-    streaming_rules,
-)
+from tsm2_tune.generator.families.family import WARP_THREADS, vector_elements
+from tsm2_tune.generator.families.stream_a.kernel import Axes, StreamA, rows_within_m, streaming_rules
 from tsm2_tune.generator.families.stream_a.tunables import StreamAComplexDmmaConfig, StreamADmmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import RESOURCES, Rule
+from tsm2_tune.generator.split_k import SPLITS_ROW_TILES
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
-REAL = Options(
-    threads=(64, 128, 256),
-    rows=(1, 2, 4),
-    columns=(8, 16, 32, 64),
-    prefetch_stages=((16, 2), (32, 2), (32, 4), (64, 2), (64, 4)),
-    min_blocks=(1, 2, 3, 4, 6),
-)
-COMPLEX = replace(REAL, columns=(8, 16, 32), prefetch_stages=((16, 2), (32, 2), (32, 4)))
+REAL: Axes = {
+    "threads": (64, 128, 256),
+    "strips": (1, 2, 4),
+    "columns": (8, 16, 32, 64),
+    "prefetch stages": ((16, 2), (32, 2), (32, 4), (64, 2), (64, 4)),
+    "splits row_tiles": SPLITS_ROW_TILES,
+    "min_blocks": (1, 2, 3, 4, 6),
+}
+COMPLEX = REAL | {"columns": (8, 16, 32), "prefetch stages": ((16, 2), (32, 2), (32, 4))}
 STRIP_ROWS = 16  # rows per strip, for f64
 STRIP_VECTORS = 8  # vectors of rows per strip, for complex numbers
-
-
 MMA_REGISTERS = 64  # ptxas 13.0 rejects m16n8k8 of doubles if a thread may have 63 registers or fewer
 
 
@@ -48,28 +42,24 @@ def _registers_for_mma(candidate: Candidate) -> bool:
     return candidate.limits.registers_per_sm // threads >= MMA_REGISTERS
 
 
-REGISTERS_FOR_MMA = Rule(
-    "registers-for-mma",
-    "limit",
-    f"ptxas compiles an m16 mma of doubles only if a thread may have {MMA_REGISTERS} registers",
-    _registers_for_mma,
-    of=(RESOURCES, "min_blocks"),
-)
-
-
-def _rules(options: Options) -> tuple[Rule, ...]:
-    within_m = rows_within_m(threads=options.threads[0], strips=options.rows[0])
-    return HAS_F64_TENSOR_CORES, REGISTERS_FOR_MMA, *streaming_rules(options, within_m)
+def _rules(axes: Axes) -> tuple[Rule, ...]:
+    registers_for_mma = Rule(
+        "registers-for-mma",
+        "limit",
+        f"ptxas compiles an m16 mma of doubles only if a thread may have {MMA_REGISTERS} registers",
+        _registers_for_mma,
+        of=(RESOURCES, "min_blocks"),
+    )
+    return HAS_F64_TENSOR_CORES, registers_for_mma, *streaming_rules(axes, rows_within_m(threads=64, strips=1))
 
 
 class StreamADmma(StreamA[StreamADmmaConfig]):
-    name = "stream_a_dmma"
     summary = "large or tall A times skinny B on the f64 tensor cores, A loaded straight into fragments"
     template = "stream_a/dmma.cu.jinja"
     on_tensor_cores = True
     c_vector_bytes = VECTOR_BYTES
     dtypes: ClassVar[tuple[str, ...]] = ("f64",)
-    options = REAL
+    axes = REAL
     odd_products = 2
     rules = _rules(REAL)
     config_type: type[StreamADmmaConfig] = StreamADmmaConfig
@@ -86,22 +76,21 @@ class StreamADmma(StreamA[StreamADmmaConfig]):
 
 
 class StreamAComplexDmma(StreamADmma):
-    name = "stream_a_complex_dmma"
     summary = "large or tall A times skinny B, complex, on the f64 tensor cores, A loaded straight into fragments"
     template = "stream_a/complex_dmma.cu.jinja"
     dtypes = ("c64", "c128")
-    options = COMPLEX
+    axes = COMPLEX
     odd_products = 1
     rules = _rules(COMPLEX)
     config_type = StreamAComplexDmmaConfig
 
     def warp_rows(self, config: StreamADmmaConfig, problem: Problem) -> int:
-        return STRIP_VECTORS * VECTOR_BYTES // problem.dtype.element_bytes * config.strips
+        return STRIP_VECTORS * vector_elements(problem) * config.strips
 
     def tile_depth(self, config: StreamADmmaConfig) -> int:
         return 32
 
     def registers(self, config: StreamADmmaConfig, problem: Problem) -> int:
-        width = VECTOR_BYTES // problem.dtype.element_bytes
+        width = vector_elements(problem)
         # Sums, of two registers for each double; loads of A in flight; fragments of A and B.
         return config.strips * (width * config.columns + config.prefetch + 8 * width) + 8

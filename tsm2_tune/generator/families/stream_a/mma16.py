@@ -1,35 +1,56 @@
-"""stream_a on tensor cores in bf16, f16, TF32 and 3xTF32: A is loaded straight into registers.
+"""stream_a on tensor cores in bf16, f16, TF32 and 3xTF32: A is loaded straight into registers, or copied.
 
 A lane loads 16 bytes at a time. For a row-major A, these bytes are elements of a fragment in another order than the
 mma instruction's, and B is copied to shared memory in the same order. For a column-major 16-bit A, a loaded register
 has two rows of one column, and byte permutations make registers with two columns of one row. TF32 needs no
 permutation, since a register has one element. Sums are in f32, and C is rounded once.
+
+The families with a ring are for a C of so many columns that their sums leave no registers to load A ahead. Each warp
+copies its own rows of A to shared memory with coalesced 16-byte accesses, and loads them from there as fragments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import HAS_HALF_TENSOR_CORES
-from tsm2_tune.generator.families.stream_a.kernel import VECTOR_BYTES, WARP_THREADS, Options, StreamA, streaming_rules
-from tsm2_tune.generator.families.stream_a.tunables import Mma16Config, StreamAMma16Config, StreamATf32Config
+from tsm2_tune.generator.families.family import WARP_THREADS, vector_elements
+from tsm2_tune.generator.families.stream_a.kernel import Axes, StreamA, streaming_rules
+from tsm2_tune.generator.families.stream_a.tunables import (
+    Mma16Config,
+    StreamAMma16Config,
+    StreamAMma16RingConfig,
+    StreamATf32Config,
+    StreamATf32RingConfig,
+)
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.rules import Rule
-from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS, SPLITS_ROW_TILES, in_turns, splits_to_prefer
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.rules import Rule, columns_within_n
+from tsm2_tune.generator.split_k import (
+    LEAST_SHARE,
+    SPLITS,
+    SPLITS_ROW_TILES,
+    SPLITTING_RULES,
+    in_turns,
+    splits_to_prefer,
+)
+from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 # Options of `row_tiles`: for most m, one of them nearly fills one wave of resident blocks.
 LONG_RUNS = (20, 28, 40, 56, 80)
-OPTIONS = Options(
-    threads=(128, 256),
-    rows=(2, 4, 8, 16),
-    columns=(8, 16, 32, 64),
-    prefetch_stages=((8, 1), (16, 1), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4), (128, 2)),
-    min_blocks=(1, 2, 3, 4),
-    splits_row_tiles=(*SPLITS_ROW_TILES, *((1, tiles) for tiles in LONG_RUNS)),
-)
+COLUMNS, RING_COLUMNS = (8, 16, 32, 64), (32, 64)
+AXES: Axes = {
+    "threads": (128, 256),
+    "lane_rows": (2, 4, 8, 16),
+    "columns": COLUMNS,
+    "prefetch stages": ((8, 1), (16, 1), (32, 1), (32, 2), (64, 1), (64, 2), (64, 4), (128, 2)),
+    "splits row_tiles": (*SPLITS_ROW_TILES, *((1, tiles) for tiles in LONG_RUNS)),
+    "min_blocks": (1, 2, 3, 4),
+}
 LANES_DOWN = 8  # lanes of a warp along the rows of C
 STAGED_ELEMENTS = 4096  # elements of B in one shared-memory buffer
 FRAGMENT_REGISTERS = 20  # registers for fragments of A and B
@@ -50,7 +71,7 @@ ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
 FEW_SPLITS = 2  # if one wave of resident blocks has at most 2 splits, USUAL_SPLITS are proposed
 USUAL_SPLITS = (2, 3, 6)
 MOST_SPLITS = 3  # the most options of `splits` to propose for a configuration
-FEW_COLUMNS = 16
+FEW_COLUMNS = 16  # columns of C up to which registers have room for enough of A
 # Proposals for a small k: threads, lane_rows, min_blocks.
 FEW_COLUMNS_SHORT = ((128, 8, 4), (128, 8, 1), (256, 8, 1))
 MANY_COLUMNS_SHORT = ((128, 8, 1), (128, 4, 1), (128, 2, 4))
@@ -66,6 +87,7 @@ class Mma16(StreamA[Mma16Config]):
     on_tensor_cores = True
     template = "stream_a/mma16.cu.jinja"
     dtypes = ("bf16", "f16")
+    has_one_tile = False
 
     def warp_rows(self, config: Mma16Config, problem: Problem) -> int:
         return LANES_DOWN * config.lane_rows
@@ -73,15 +95,11 @@ class Mma16(StreamA[Mma16Config]):
     def tile_depth(self, config: Mma16Config) -> int:
         return max(config.prefetch, 64, STAGED_ELEMENTS // config.columns)
 
-    def has_one_tile(self, config: Mma16Config) -> bool:
-        return False
-
     def probe_shapes(self, config: Mma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes like those of the base class.
 
-        Tiles of rows, groups of columns and splits of k are whole or partial. In the first three problems, B is
-        copied to shared memory once, and some splits are empty. In the last three, a split needs more rows of B than
-        both buffers hold: k is whole prefetches, or ends with whole vectors, or ends with single elements.
+        In the last three, a split needs more rows of B than both buffers hold: k is whole prefetches, or ends with
+        whole vectors, or ends with single elements.
         """
         rows, prefetch = self.block_rows(config, problem), config.prefetch
         deep = (2 * self.tile_depth(config) + prefetch) * config.splits
@@ -97,9 +115,8 @@ class Mma16(StreamA[Mma16Config]):
     def one_wave_first(
         self, variants: Sequence[Mma16Config], problem: Problem, limits: DeviceLimits
     ) -> tuple[Mma16Config, ...]:
-        """Return each variant with the numbers of splits to try first.
+        """Return each variant with the numbers of splits to try first, in turns.
 
-        The variants alternate: first each variant with its first number of splits, then each variant with its second.
         The first number is the largest with which all blocks are resident at the same time, unless that is at most
         FEW_SPLITS.
         """
@@ -122,15 +139,14 @@ class Mma16(StreamA[Mma16Config]):
         return in_turns([replace(variant, splits=splits) for splits in splits_of(variant)] for variant in variants)
 
     def context(self, config: Mma16Config, problem: Problem) -> dict[str, Any]:
-        run = min(VECTOR_BYTES // problem.dtype.element_bytes, config.prefetch // config.stages // 4)
+        run = min(vector_elements(problem), config.prefetch // config.stages // 4)
         return super().context(config, problem) | {"run": run}
 
 
 class StreamAMma16(Mma16):
-    name = "stream_a_mma16"
     summary = "large or tall A times skinny B in 16 bits on the tensor cores, A loaded straight into fragments"
-    options = OPTIONS
-    rules: ClassVar[tuple[Rule, ...]] = (HAS_HALF_TENSOR_CORES, *streaming_rules(OPTIONS))
+    axes = AXES
+    rules = (HAS_HALF_TENSOR_CORES, *streaming_rules(AXES))
     config_type: type[Mma16Config] = StreamAMma16Config
 
     def registers(self, config: Mma16Config, problem: Problem) -> int:
@@ -143,14 +159,12 @@ class StreamAMma16(Mma16):
 
         They compute all columns of C at once, with few splits of k or with several tiles of rows per block.
         """
-        options = OPTIONS.columns
-        columns = next((option for option in options if option >= problem.n), options[-1])
+        columns = covering(COLUMNS, problem.n)
         if problem.k < 2 * LEAST_SHARE:
             return self._proposals_of_short(problem, limits, columns)
-        if columns == options[-1] and problem.dtype.element_bytes == 2:  # StreamAMma16Ring needs fewer registers
+        if columns == COLUMNS[-1] and problem.dtype.element_bytes == 2:  # StreamAMma16Ring needs fewer registers
             return ()
-        row_major = problem.contiguous[0] == "k"
-        variants = (ROW_MAJOR if row_major else COLUMN_MAJOR)[columns]
+        variants = (ROW_MAJOR if problem.contiguous[0] == "k" else COLUMN_MAJOR)[columns]
         if problem.dtype.element_bytes > 2:  # half as many elements: the same bytes in flight
             variants = tuple((t, rows, p // 2, s if p >= 32 * s else 1, b) for t, rows, p, s, b in variants)
         chosen = [self.config_type(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
@@ -166,7 +180,7 @@ class StreamAMma16(Mma16):
         ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
         if problem.k <= 32:
             ahead = ((8, 1),) if problem.k <= 8 else ((16, 1),) if problem.k <= 16 else ((32, 2), (32, 1))
-        tiles: tuple[int, ...] = (8, 4, 2) if few else (8, 4) if columns < OPTIONS.columns[-1] else (4, 8)
+        tiles: tuple[int, ...] = (8, 4, 2) if few else (8, 4) if columns < COLUMNS[-1] else (4, 8)
         tiles = (1,) if problem.m <= SMALL_M else tiles
         shapes = SHORTEST if problem.k <= 8 else FEW_COLUMNS_SHORT if few else MANY_COLUMNS_SHORT
         chosen = [
@@ -194,7 +208,106 @@ def _long_run(tiles: int, slots: int) -> int:
 
 
 class StreamATf32(StreamAMma16):
-    name = "stream_a_tf32"
     summary = "large or tall A times skinny B in TF32 or 3xTF32, A loaded straight into the tensor cores' fragments"
     dtypes = ("tf32", "3xtf32")
     config_type = StreamATf32Config
+
+
+# With a ring: A passes through a pipeline in shared memory.
+
+LANE_ROWS = 8
+RING_AXES: Axes = AXES | {
+    "lane_rows": (LANE_ROWS,),
+    "columns": RING_COLUMNS,
+    "prefetch stages": ((32, 2), (64, 2), (64, 4), (128, 2), (128, 4)),
+    "splits row_tiles": SPLITS_ROW_TILES,
+    "min_blocks": (1, 2, 3),
+}
+SMALLEST_GROUP = 32  # the least columns of A in a stage, with which a lane copies 16 bytes at a time
+
+# Proposals for a large A, by `columns`: threads, prefetch, stages, min_blocks.
+RING_COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int], ...]] = {
+    32: ((128, 128, 4, 2), (128, 64, 2, 3), (256, 128, 4, 1)),
+    64: ((256, 128, 4, 1), (128, 128, 4, 2)),
+}
+RING_ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int], ...]] = {
+    32: ((256, 128, 2, 1), (128, 128, 2, 2)),
+    64: ((256, 128, 2, 1), (256, 128, 4, 1)),
+}
+# Proposals for a small k, by `columns`: prefetch, stages, row_tiles, min_blocks.
+RING_SHORT: dict[int, tuple[tuple[int, int, int, int], ...]] = {
+    32: ((128, 4, 8, 2), (64, 2, 8, 3), (128, 4, 4, 2)),
+    64: ((128, 2, 4, 2), (64, 2, 8, 2), (128, 2, 8, 2)),
+}
+MANY_COLUMNS = Rule(
+    "ring-for-many-columns",
+    "shape",
+    "with few columns of C, registers hold enough of A, and shared memory is slower",
+    lambda c: c.problem.n > FEW_COLUMNS,
+    of=(),
+)
+
+
+def _group(candidate: Candidate) -> int:
+    """Return the number of columns of A in one pipeline stage."""
+    return tunable(candidate, "prefetch") // tunable(candidate, "stages")
+
+
+class StreamAMma16Ring(Mma16):
+    summary = (
+        "large or tall A times B of many columns in 16 bits on the tensor cores,"
+        " A through a pipeline in shared memory"
+    )
+    ring_of_a = True
+    axes = RING_AXES
+    rules = (
+        MANY_COLUMNS,
+        columns_within_n(RING_COLUMNS),
+        Rule(
+            "group-within-k",
+            "shape",
+            "a pipeline stage of more than k columns of A would be partly empty",
+            lambda c: _group(c) <= max(c.problem.k, SMALLEST_GROUP),
+        ),
+        Rule(
+            "runs-are-pieces",
+            "limit",
+            "four lanes read 16 bytes each of a row of A in a pipeline stage",
+            lambda c: c.problem.contiguous[0] != "k" or _group(c) * c.problem.dtype.element_bytes >= 4 * VECTOR_BYTES,
+        ),
+        HAS_HALF_TENSOR_CORES,
+        *SPLITTING_RULES,
+    )
+    config_type = StreamAMma16RingConfig
+
+    def registers(self, config: Mma16Config, problem: Problem) -> int:
+        sums = self.warp_rows(config, problem) * config.columns // WARP_THREADS
+        return sums + 4 * config.lane_rows + config.columns // 2
+
+    def ring_bytes(self, config: Mma16Config, problem: Problem) -> int:
+        return self.block_rows(config, problem) * config.prefetch * problem.dtype.element_bytes
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Mma16Config, ...]:
+        """Return configurations like those that were fastest on an H200, best first; none for at most 16 columns.
+
+        They compute all columns of C at once. A row-major A is copied in whole 128-byte lines of memory.
+        """
+        if problem.n <= FEW_COLUMNS:
+            return ()
+        columns = covering(RING_COLUMNS, problem.n)
+        divisor = problem.dtype.element_bytes // 2  # f32: half as many elements, the same bytes in flight
+        if problem.k < 2 * LEAST_SHARE:
+            return tuple(
+                self.config_type(128, LANE_ROWS, columns, p // divisor, s, 1, row_tiles, least)
+                for p, s, row_tiles, least in RING_SHORT[columns]
+                if p // s <= max(problem.k, SMALLEST_GROUP)
+            )
+        variants = (RING_ROW_MAJOR if problem.contiguous[0] == "k" else RING_COLUMN_MAJOR)[columns]
+        chosen = [self.config_type(t, LANE_ROWS, columns, p // divisor, s, 1, 1, b) for t, p, s, b in variants]
+        return self.one_wave_first(chosen, problem, limits)
+
+
+class StreamATf32Ring(StreamAMma16Ring):
+    summary = "large or tall A times B of many columns in TF32 or 3xTF32, A through a pipeline in shared memory"
+    dtypes = ("tf32", "3xtf32")
+    config_type = StreamATf32RingConfig

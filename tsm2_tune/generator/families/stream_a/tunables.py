@@ -18,8 +18,6 @@ Stages = Annotated[int, Tunable("pipeline stages, each with an equal part of the
 
 @dataclass(frozen=True, slots=True)
 class StreamAFmaConfig(KernelConfig):
-    """A configuration of the family stream_a_fma: fused multiply-adds."""
-
     family: ClassVar[str] = "stream_a_fma"
 
     threads: Threads
@@ -38,8 +36,6 @@ class StreamAFmaConfig(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class StreamADmmaConfig(KernelConfig):
-    """A configuration of the family stream_a_dmma: f64 on the f64 tensor cores."""
-
     family: ClassVar[str] = "stream_a_dmma"
 
     threads: Threads
@@ -55,8 +51,6 @@ class StreamADmmaConfig(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class StreamAComplexDmmaConfig(StreamADmmaConfig):
-    """A configuration of the family stream_a_complex_dmma: complex numbers on the f64 tensor cores."""
-
     family: ClassVar[str] = "stream_a_complex_dmma"
 
     strips: Annotated[int, Tunable("strips of C that one warp computes: of 8 rows for c128, of 16 for c64")]
@@ -78,8 +72,6 @@ class Mma16Config(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class StreamAMma16Config(Mma16Config):
-    """A configuration of the family stream_a_mma16: 16-bit floats, A loaded straight into registers."""
-
     family: ClassVar[str] = "stream_a_mma16"
 
     evict_first: EvictFirst = 1
@@ -87,18 +79,11 @@ class StreamAMma16Config(Mma16Config):
 
 @dataclass(frozen=True, slots=True)
 class StreamATf32Config(StreamAMma16Config):
-    """A configuration of the family stream_a_tf32: TF32 or 3xTF32, A loaded straight into registers."""
-
     family: ClassVar[str] = "stream_a_tf32"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamAMma16RingConfig(Mma16Config):
-    """A configuration of the family stream_a_mma16_ring: 16-bit floats, A through a pipeline in shared memory.
-
-    `prefetch` and `stages` describe this pipeline.
-    """
-
     family: ClassVar[str] = "stream_a_mma16_ring"
 
     prefetch: Annotated[
@@ -108,8 +93,6 @@ class StreamAMma16RingConfig(Mma16Config):
 
 @dataclass(frozen=True, slots=True)
 class StreamATf32RingConfig(StreamAMma16RingConfig):
-    """A configuration of the family stream_a_tf32_ring: TF32 or 3xTF32, A through a pipeline in shared memory."""
-
     family: ClassVar[str] = "stream_a_tf32_ring"
 
 
