@@ -13,11 +13,10 @@ from tsm2_tune.generator.families.inner.fma_ring import (
     RINGS,
     THREADS,
     TILE,
-    InnerFmaRing,
     InnerFmaRingConfig,
     block_k,
     clocks,
-    lanes_of_k,
+    parts_of,
     pitch,
     place,
     team,
@@ -54,7 +53,7 @@ def test_shared_memory_serves_a_warp_in_so_many_clocks(places: list[int], elemen
 def test_each_member_of_a_team_has_its_own_whole_part_of_the_tile() -> None:
     assert all(lines % part == 0 for lines, parts in LINES.items() for part in parts)
     for tile in product(TILE, TILE):
-        for part in InnerFmaRing.parts_of(tile):
+        for part in parts_of(tile):
             config = InnerFmaRingConfig(THREADS, *tile, *part, 0, *RINGS[0], splits=1)
             down, across = tile[0] // part[0], tile[1] // part[1]
             places = {place(config, member) for member in range(team(config))}
@@ -66,10 +65,10 @@ def test_a_chunk_is_whole_vectors_for_every_team(dtype: str) -> None:
     problem = Problem(7, 7, 10**6, dtype, "tn")
     width = 16 // problem.dtype.element_bytes
     for tile, ring in product(product(TILE, TILE), RINGS):
-        for part in InnerFmaRing.parts_of(tile):
+        for part in parts_of(tile):
             config = InnerFmaRingConfig(THREADS, *tile, *part, 0, *ring, splits=1)
             products = block_k(config, problem)
-            assert products % lanes_of_k(config) == products % width == 0 < products
+            assert products % config.lanes_of_k == products % width == 0 < products
             assert pitch(config, problem) // width % 2 == 1
             assert pitch(config, problem) % width == 0
 

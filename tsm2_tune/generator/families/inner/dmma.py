@@ -11,15 +11,15 @@ multiplies c64 on the f64 tensor cores too, in double precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES
-from tsm2_tune.generator.families.inner.kernel import WARP_THREADS, InnerConfig, Splits, Streamed
+from tsm2_tune.generator.families.family import WARP_THREADS
+from tsm2_tune.generator.families.inner.kernel import InnerConfig, Splits, Streamed
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, Tunable, WarpOctets, WarpStripsOf8
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
@@ -47,16 +47,17 @@ class InnerDmmaConfig(InnerConfig):
 
     @property
     def strip_rows(self) -> int:
-        """The rows of a strip, which are the rows of an mma instruction.
-
-        The strip uses the larger mma instruction if the tile has enough rows for it, and the smaller one if not.
-        """
+        """The rows of a strip: of the larger mma instruction if the tile has enough, else of the smaller one."""
         return min(self.most_strip_rows, self.block_m)
 
     @property
     def warp_tile(self) -> tuple[int, int]:
         """The rows and columns of C that a warp computes."""
         return self.strip_rows * self.strips, OCTET * self.octets
+
+    @property
+    def lanes_of_k(self) -> int:
+        return self.warps_of_k(*self.warp_tile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,35 @@ class InnerComplexDmmaConfig(InnerDmmaConfig):
     octets: WarpOctets
 
 
+Tiles = tuple[tuple[int, int], ...]
+
+
+def _axes(strip_rows: int, warp_tiles: Tiles, step_stages: Tiles) -> dict[str, Sequence[Any]]:
+    """Return the axes without min_blocks. `warp_tiles` are options of (strips, octets)."""
+    tiles = [
+        (rows, columns, strips, octets)
+        for rows, columns, (strips, octets) in product(TILE, TILE, warp_tiles)
+        if rows % (min(strip_rows, rows) * strips) == 0 and columns % (OCTET * octets) == 0
+    ]
+    return {
+        "threads": (128, 256, 512),
+        "block_m block_n strips octets": tiles,
+        "step stages": step_stages,
+        "splits": SPLITS_OF_GRIDS,
+    }
+
+
+REAL = _axes(
+    STRIP_ROWS,
+    ((1, 1), (2, 1), (4, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 4), (2, 8)),
+    ((8, 2), (8, 3), (8, 4), (16, 1), (16, 2), (16, 3), (32, 1), (32, 2)),
+) | {"min_blocks": (1, 2, 3, 4)}
+COMPLEX = _axes(OCTET, ((1, 1), (1, 2), (2, 2), (4, 2)), ((8, 1), (8, 2), (8, 4), (16, 2))) | {
+    "threads": (128, 256),
+    "min_blocks": (1, 3),
+}
+
+
 class InnerDmma(Streamed[InnerDmmaConfig]):
     on_tensor_cores = True
     summary = "transposed tall and skinny times tall and skinny on the f64 tensor cores"
@@ -82,35 +112,8 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
     rules = (HAS_F64_TENSOR_CORES, *tile_rules(TILE), *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
     most_loads = 9
     config_type = InnerDmmaConfig
-    # Options of the tunables: threads; (strips, octets); (step, stages); min_blocks.
-    threads: ClassVar[tuple[int, ...]] = (128, 256, 512)
-    warp_tiles: ClassVar[tuple[tuple[int, int], ...]] = (
-        (1, 1), (2, 1), (4, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 4), (2, 8)
-    )  # fmt: skip
-    step_stages: ClassVar[tuple[tuple[int, int], ...]] = (
-        (8, 2), (8, 3), (8, 4), (16, 1), (16, 2), (16, 3), (32, 1), (32, 2)
-    )  # fmt: skip
-    min_blocks: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
-
-    def grids(self) -> Iterable[Grid[InnerDmmaConfig]]:
-        tiles = [
-            (rows, columns, strips, octets)
-            for rows, columns, (strips, octets) in product(TILE, TILE, self.warp_tiles)
-            if rows % (min(self.config_type.most_strip_rows, rows) * strips) == 0 and columns % (OCTET * octets) == 0
-        ]
-        axes = {
-            "threads": self.threads,
-            "block_m block_n strips octets": tiles,
-            "step stages": self.step_stages,
-            "splits": SPLITS_OF_GRIDS,
-            "min_blocks": self.min_blocks,
-        }
-        blocks = "threads block_m block_n strips octets"
-        return [Grid(self.config_type, axes, {blocks: lambda config: self.lanes_of_k(config) >= 1})]
-
-    def lanes_of_k(self, config: InnerDmmaConfig) -> int:
-        rows, columns = config.warp_tile
-        return config.threads // WARP_THREADS // ((config.block_m // rows) * (config.block_n // columns))
+    axes = REAL
+    where: ClassVar = {"threads block_m block_n strips octets": lambda config: config.lanes_of_k >= 1}
 
     def registers(self, config: InnerDmmaConfig, problem: Problem) -> int:
         rows, columns = config.warp_tile
@@ -124,12 +127,11 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
         return config.warp_tile[1]
 
     def probe_shapes(self, config: InnerDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return the shapes of the base class, one of an odd k, and two of partial tiles.
 
-        The first three problems are those of the base class. In the fourth, k is odd. Verification passes operands
-        that are 16-byte aligned and have odd leading dimensions, or operands that are not aligned and have leading
-        dimensions of whole vectors. In the last two, tiles are partial, and threads must not load past the last
-        vector.
+        For the odd k, verification passes operands that are 16-byte aligned and have odd leading dimensions, or
+        operands that are not aligned and have leading dimensions of whole vectors. In partial tiles, threads must
+        not load past the last vector.
         """
         rows, columns, block_k = config.block_m, config.block_n, self.block_k(config, problem)
         return (
@@ -154,7 +156,4 @@ class InnerComplexDmma(InnerDmma):
     divides = True
     is_flat = False
     config_type = InnerComplexDmmaConfig
-    threads = (128, 256)
-    warp_tiles = ((1, 1), (1, 2), (2, 2), (4, 2))
-    step_stages = ((8, 1), (8, 2), (8, 4), (16, 2))
-    min_blocks = (1, 3)
+    axes = COMPLEX

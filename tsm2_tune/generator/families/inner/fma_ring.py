@@ -8,7 +8,7 @@ copied in 16-byte vectors, each element once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -16,23 +16,13 @@ from math import lcm
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families.family import WITHOUT_VECTORS
-from tsm2_tune.generator.families.inner.kernel import (
-    CHUNKS_FOR_ALL,
-    VECTOR_BYTES,
-    WARP_THREADS,
-    Inner,
-    InnerConfig,
-    Splits,
-)
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.rules import Rule
+from tsm2_tune.generator.families.family import WARP_THREADS, WITHOUT_VECTORS, rule_of, vector_elements
+from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, Inner, InnerConfig, Splits
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.tunables import RingStages, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS, SMALL_K, WIDE_SPLIT_RULES, in_turns, wide_splits
 from tsm2_tune.generator.tiles import covering, tile_rules
-from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 THREADS = 256
 # Rows or columns of C: per block, and the options per thread.
@@ -83,23 +73,19 @@ class InnerFmaRingConfig(InnerConfig):
             default=0,
         ),
     ]
-    stage_kib: Annotated[
-        int,
-        Tunable("approximate KiB of one pipeline stage", is_constant=False),
-    ]
+    stage_kib: Annotated[int, Tunable("approximate KiB of one pipeline stage", is_constant=False)]
     stages: RingStages
     splits: Splits
+
+    @property
+    def lanes_of_k(self) -> int:
+        slices = self.threads // team(self)
+        return slices if slices < 2 * WHOLE_LANES else slices // WHOLE_LANES * WHOLE_LANES
 
 
 def team(config: InnerFmaRingConfig) -> int:
     """Return the number of threads of one k slice, which share a tile of C."""
     return (config.block_m // config.rows) * (config.block_n // config.columns)
-
-
-def lanes_of_k(config: InnerFmaRingConfig) -> int:
-    """Return the number of k slices of a block: groups of threads that each accumulate the tile over a part of k."""
-    teams = config.threads // team(config)
-    return teams if teams < 2 * WHOLE_LANES else teams // WHOLE_LANES * WHOLE_LANES
 
 
 def block_k(config: InnerFmaRingConfig, problem: Problem) -> int:
@@ -108,14 +94,14 @@ def block_k(config: InnerFmaRingConfig, problem: Problem) -> int:
     The extent is a multiple of a 16-byte vector and of the number of k slices.
     """
     size = problem.dtype.element_bytes
-    unit = lcm(lanes_of_k(config), VECTOR_BYTES // size)
+    unit = lcm(config.lanes_of_k, VECTOR_BYTES // size)
     fitting = config.stage_kib * 1024 // ((config.block_m + config.block_n) * size)
     return max((fitting + unit // 2) // unit, 1) * unit
 
 
 def at_once(config: InnerFmaRingConfig, problem: Problem) -> int:
     """Return the number of products along k for which a thread has elements of A and B in registers at a time."""
-    rounds = block_k(config, problem) // lanes_of_k(config)
+    rounds = block_k(config, problem) // config.lanes_of_k
     of_product = (config.rows + config.columns) * problem.dtype.registers
     return max(min(LOADED // of_product, rounds), 1)
 
@@ -125,7 +111,7 @@ def pitch(config: InnerFmaRingConfig, problem: Problem) -> int:
 
     The distance is an odd number of 16-byte vectors, which avoids bank conflicts.
     """
-    vector, products = VECTOR_BYTES // problem.dtype.element_bytes, block_k(config, problem)
+    vector, products = vector_elements(problem), block_k(config, problem)
     return products + vector * (1 if products // vector % 2 == 0 else 2)
 
 
@@ -152,7 +138,7 @@ def wavefronts(places: Sequence[int], element_bytes: int) -> int:
 
 def clocks(config: InnerFmaRingConfig, problem: Problem) -> float:
     """Return the estimated clocks for shared-memory reads and instruction issue, per product along k of a tile."""
-    members, teams, products = team(config), lanes_of_k(config), block_k(config, problem)
+    members, teams, products = team(config), config.lanes_of_k, block_k(config, problem)
     apart = products // teams if config.together else 1
     of_lanes = [min(lane // members, teams - 1) * apart for lane in range(WARP_THREADS)]
     lines = [place(config, lane % members) for lane in range(WARP_THREADS)]
@@ -166,25 +152,24 @@ def clocks(config: InnerFmaRingConfig, problem: Problem) -> float:
     return members * (read / WARP_THREADS + instructions / ISSUED)
 
 
-def _reads_differ(candidate: Candidate) -> bool:
-    config = candidate.config
-    assert isinstance(config, InnerFmaRingConfig)
-    return config.together == 0 or team(config) % WARP_THREADS > 0
+def parts_of(tile: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the thread tiles (rows, columns) that divide a block's tile among at most all threads of the block."""
+    every = product(LINES[tile[0]], LINES[tile[1]])
+    return [(rows, columns) for rows, columns in every if tile[0] // rows * (tile[1] // columns) <= THREADS]
 
 
 class InnerFmaRing(Inner[InnerFmaRingConfig]):
     summary = "transposed tall and skinny times tall and skinny: both through shared memory, for any m and n"
     about = "both operands through a pipeline in shared memory, for any m and n"
     template = "inner/fma_ring.cu.jinja"
-    dtypes = FMA_DTYPES
     rules = (
         *tile_rules(TILE),
         CHUNKS_FOR_ALL,
-        Rule(
+        rule_of(
             "reads-differ",
             "shape",
             "if a warp's threads all compute one k slice, its position in the k tile does not change their reads",
-            _reads_differ,
+            lambda config, problem: config.together == 0 or team(config) % WARP_THREADS > 0,
             of=("threads", "block_m", "block_n", "rows", "columns", "together"),
         ),
         *WIDE_SPLIT_RULES,
@@ -192,30 +177,13 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
     moved_as_doubles = ()
     without_vectors = 1.0  # no penalty for unaligned lines across k: they are copied as one contiguous piece
     config_type = InnerFmaRingConfig
-
-    def grids(self) -> Iterable[Grid[InnerFmaRingConfig]]:
-        tiles = [(*tile, *part) for tile in product(TILE, TILE) for part in self.parts_of(tile)]
-        axes = {
-            "threads": (THREADS,),
-            "block_m block_n rows columns": tiles,
-            "together": (0, 1),
-            "stage_kib stages": RINGS,
-            "splits": SPLITS,
-        }
-        return [Grid(InnerFmaRingConfig, axes)]
-
-    @staticmethod
-    def parts_of(tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Yield the thread tiles (rows, columns) that divide a block's tile among its threads.
-
-        There is at most one thread tile for each thread of the block.
-        """
-        for rows, columns in product(LINES[tile[0]], LINES[tile[1]]):
-            if tile[0] // rows * (tile[1] // columns) <= THREADS:
-                yield rows, columns
-
-    def lanes_of_k(self, config: InnerFmaRingConfig) -> int:
-        return lanes_of_k(config)
+    axes: ClassVar = {
+        "threads": (THREADS,),
+        "block_m block_n rows columns": [(*tile, *part) for tile in product(TILE, TILE) for part in parts_of(tile)],
+        "together": (0, 1),
+        "stage_kib stages": RINGS,
+        "splits": SPLITS,
+    }
 
     def block_k(self, config: InnerFmaRingConfig, problem: Problem) -> int:
         return block_k(config, problem)
@@ -226,7 +194,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         While there are more than MOST_LEFT k slices, half of them write their sums to shared memory, and the other
         half add these sums to their own.
         """
-        return max(lanes_of_k(config) // 2, min(lanes_of_k(config), MOST_LEFT))
+        return max(config.lanes_of_k // 2, min(config.lanes_of_k, MOST_LEFT))
 
     def ring_bytes(self, config: InnerFmaRingConfig, problem: Problem) -> int:
         a, b = (
@@ -243,15 +211,14 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         lines, places = config.block_m + config.block_n, config.stages - 1
         return lines * block_k(config, problem) * places * problem.dtype.element_bytes // config.threads
 
-    def tiling(self, config: InnerFmaRingConfig, problem: Problem, resident: int) -> Tiling:
-        found = super().tiling(config, problem, resident)
-        return replace(found, without_vectors=WITHOUT_VECTORS) if "k" in problem.contiguous[:2] else found
+    def own_tiling(self, config: InnerFmaRingConfig, problem: Problem) -> dict[str, Any]:
+        return {"without_vectors": WITHOUT_VECTORS} if "k" in problem.contiguous[:2] else {}
 
     def fits(self, problem: Problem) -> bool:
         return super().fits(problem) and not problem.is_gram  # other families compute half of a Gram matrix
 
     def probe_shapes(self, config: InnerFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
         k tiles for each split.
@@ -285,9 +252,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         These configurations depend neither on k nor on the layout of C.
         """
         tile = covering(TILE, alike.m), covering(TILE, alike.n)
-        parts = [
-            part for part in self.parts_of(tile) if part[0] * part[1] * alike.dtype.registers <= MOST_SUM_REGISTERS
-        ]
+        parts = [part for part in parts_of(tile) if part[0] * part[1] * alike.dtype.registers <= MOST_SUM_REGISTERS]
 
         def clocks_of(config: InnerFmaRingConfig) -> float:
             return clocks(config, alike)
@@ -326,7 +291,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
     def context(self, config: InnerFmaRingConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
             "block_k": block_k(config, problem),
-            "lanes_of_k": lanes_of_k(config),
+            "lanes_of_k": config.lanes_of_k,
             "pitch": pitch(config, problem),
             "at_once": at_once(config, problem),
             "most_left": MOST_LEFT,

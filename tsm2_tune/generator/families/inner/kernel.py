@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig, Launch, Periods, Resources
+from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families.family import WARP_THREADS, Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import (
@@ -31,8 +30,8 @@ from tsm2_tune.generator.split_k import (
     wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
-WARP_THREADS, VECTOR_BYTES = 32, 16
 # By its bytes, the CUDA type with which a vector of sums is loaded and stored.
 FLOATS, DOUBLES = {4: "float", 8: "float2", 16: "float4"}, {8: "double", 16: "double2"}
 
@@ -55,6 +54,15 @@ class InnerConfig(KernelConfig):
         """The number of elements of C in a block's tile."""
         return self.block_m * self.block_n
 
+    @property
+    def lanes_of_k(self) -> int:
+        """The number of k slices of a block: groups of threads, each with its own part of k."""
+        raise NotImplementedError
+
+    def warps_of_k(self, rows: int, columns: int) -> int:
+        """Return the number of k slices if each warp computes a tile of these rows and columns."""
+        return self.threads // WARP_THREADS // ((self.block_m // rows) * (self.block_n // columns))
+
 
 C = TypeVar("C", bound=InnerConfig)
 
@@ -62,7 +70,6 @@ C = TypeVar("C", bound=InnerConfig)
 class Inner(Family[C]):
     """The base class of families of inner products: each k slice of threads has a small tile of C in registers."""
 
-    about: ClassVar[str]  # a phrase for the comment at the head of the CUDA source
     has_batches = True
     beside_resources = ("splits", "min_blocks", "evict_first")
     most_adders: ClassVar[int] = MOST_ADDERS  # the most groups of a block's threads that add up sums of splits
@@ -70,10 +77,6 @@ class Inner(Family[C]):
     divides: ClassVar[bool] = False  # whether a block divides its index to find its tile, even if C is one tile wide
     moved_as_doubles: ClassVar[tuple[str, ...]] = ("f64", "c128")  # types whose sums are moved as doubles, not floats
     is_flat: ClassVar[bool] = True  # whether one block adds up the sums of more splits if the tile is small
-
-    @abstractmethod
-    def lanes_of_k(self, config: C) -> int:
-        """Return the number of k slices of a block: groups of threads, each with its own part of k."""
 
     @abstractmethod
     def block_k(self, config: C, problem: Problem) -> int:
@@ -100,7 +103,7 @@ class Inner(Family[C]):
 
         It is the number of k slices, or the number of warps if that is less.
         """
-        return min(self.lanes_of_k(config), config.threads // WARP_THREADS)
+        return min(config.lanes_of_k, config.threads // WARP_THREADS)
 
     def sum_width(self, config: C, problem: Problem) -> int:
         """Return the number of sums that one access moves: at most 16 bytes, and a divisor of the tile's elements."""
@@ -125,38 +128,24 @@ class Inner(Family[C]):
             reuse=self.reuse(config),
         )
 
-    def launch(self, config: C, problem: Problem) -> Launch:
-        return launch_of(
-            threads=config.threads,
-            rows_per_block=config.block_m,
-            columns_per_block=config.block_n,
-            smem_bytes=self.resources(config, problem).smem_bytes,
-            splits=int(config.tunables["splits"]),
-            flat_splits=flat_splits(config.tile_elements) if self.is_flat else FLAT_SPLITS,
-        )
+    def flat_splits(self, config: C) -> int:
+        return flat_splits(config.tile_elements) if self.is_flat else FLAT_SPLITS
 
     def periods(self, config: C, problem: Problem) -> Periods:
         return Periods(config.block_m, config.block_n, self.block_k(config, problem))
 
     def fits(self, problem: Problem) -> bool:
-        return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
+        return super().fits(problem) and max(problem.m, problem.n) <= LARGEST_THIN
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
-        along_a, along_b, _ = problem.contiguous
         width, size = self.sum_width(config, problem), problem.dtype.sum.element_bytes
-        return {
-            "about": self.about,
-            "kernel": self.name,
-            "storage": problem.storage,
-            "a_along_k": along_a == "k",
-            "b_along_k": along_b == "k",
-            "c_along_n": problem.row_major_c,
+        return super().context(config, problem) | {
             "min_blocks": int(config.tunables.get("min_blocks", 0)),  # 0: not in __launch_bounds__
             "most_loads": self.most_loads,
             "divides": self.divides,
             "sum_width": width,
             "sum_bits": (DOUBLES if problem.dtype_name in self.moved_as_doubles else FLOATS)[width * size],
-            "flat_splits": self.launch(config, problem).flat_splits,
+            "flat_splits": self.flat_splits(config),
             "group_splits": GROUP_SPLITS,
             "adders": self.adders(config, problem),
         }
@@ -176,13 +165,13 @@ class Streamed(Inner[C]):
         return int(config.tunables["step"])
 
     def block_k(self, config: C, problem: Problem) -> int:
-        return self.lanes_of_k(config) * self.step(config)
+        return config.lanes_of_k * self.step(config)
 
     def bytes_in_flight(self, config: C, problem: Problem) -> int:
         return self.loaded(config, problem) * problem.dtype.element_bytes // 2
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         C has one partial tile or several tiles. k is less than a step, not a whole number of k tiles, or several
         k tiles for each split.

@@ -10,28 +10,19 @@ So ldmatrix also loads f32 operands that are contiguous along k. For other f32 o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import HAS_HALF_TENSOR_CORES
-from tsm2_tune.generator.families.family import WITHOUT_VECTORS
-from tsm2_tune.generator.families.inner.kernel import (
-    CHUNKS_FOR_ALL,
-    VECTOR_BYTES,
-    WARP_THREADS,
-    Inner,
-    InnerConfig,
-    Splits,
-    proposed_splits,
-)
+from tsm2_tune.generator.families.family import WARP_THREADS, WITHOUT_VECTORS
+from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, Inner, InnerConfig, Splits, proposed_splits
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.tunables import EvictFirst, Tunable, WarpOctets, WarpStrips
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
 from tsm2_tune.generator.tiles import covering, tile_rules
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 TILE = (16, 32, 64)  # options of block_m and of block_n
 WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4), (4, 8))  # m16 and n8 tiles per warp
@@ -88,6 +79,10 @@ class InnerMma16Config(InnerConfig):
         """The rows and columns of C that a warp computes."""
         return STRIP_ROWS * self.strips, OCTET * self.octets
 
+    @property
+    def lanes_of_k(self) -> int:
+        return self.warps_of_k(*self.warp_tile)
+
 
 @dataclass(frozen=True, slots=True)
 class InnerTf32Config(InnerMma16Config):
@@ -97,6 +92,28 @@ class InnerTf32Config(InnerMma16Config):
 def warp_tile(strips: int, octets: int) -> tuple[int, int]:
     """Return the largest of the WARP_TILES with at most `strips` m16 tiles and `octets` n8 tiles."""
     return max(option for option in WARP_TILES if option[0] <= strips and option[1] <= octets)
+
+
+def _axes(element_bytes: int) -> dict[str, Any]:
+    return {
+        "block_m block_n strips octets": [
+            (rows, columns, strips, octets)
+            for rows, columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
+            if rows % (STRIP_ROWS * strips) == 0 and columns % (OCTET * octets) == 0
+        ],
+        "threads block_k stages": [(threads, line // element_bytes, stages) for threads, line, stages in RINGS],
+        "splits": SPLITS_OF_GRIDS,
+    }
+
+
+def _has_whole_teams(element_bytes: int) -> dict[str, Any]:
+    """Return the condition that each k slice has at least two vectors of a line of a k tile."""
+    vector = VECTOR_BYTES // element_bytes
+    return {
+        "block_m block_n strips octets threads block_k stages": lambda config: (
+            1 <= config.lanes_of_k <= config.block_k // (2 * vector)
+        )
+    }
 
 
 class InnerMma16(Inner[InnerMma16Config]):
@@ -109,42 +126,16 @@ class InnerMma16(Inner[InnerMma16Config]):
     template = "inner/mma16.cu.jinja"
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16")
     element_bytes = 2
+    axes = _axes(2)
+    where = _has_whole_teams(2)
     rules = (HAS_HALF_TENSOR_CORES, *tile_rules(TILE), CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES)
     divides = True
     is_flat = False
     config_type = InnerMma16Config
 
     def later(self, config: InnerMma16Config) -> tuple[InnerMma16Config, ...]:
-        """Return variants to try if the configuration is among the fastest.
-
-        Return no variants of a configuration with more than two stages: asynchronous copies have no eviction policy
-        to vary.
-        """
+        """Return no variants for more than two stages: asynchronous copies have no eviction policy to vary."""
         return super().later(config) if config.stages == 2 else ()
-
-    def grids(self) -> Iterable[Grid[InnerMma16Config]]:
-        tiles = [
-            (rows, columns, strips, octets)
-            for rows, columns, (strips, octets) in product(TILE, TILE, WARP_TILES)
-            if rows % (STRIP_ROWS * strips) == 0 and columns % (OCTET * octets) == 0
-        ]
-        rings = [(threads, line // self.element_bytes, stages) for threads, line, stages in RINGS]
-        tile, ring = "block_m block_n strips octets", "threads block_k stages"
-        axes: dict[str, Sequence[Any]] = {
-            tile: tiles,
-            ring: rings,
-            "splits": SPLITS_OF_GRIDS,
-        }
-
-        def has_whole_teams(config: InnerMma16Config) -> bool:
-            teams = self.lanes_of_k(config)
-            return teams >= 1 and config.block_k * self.element_bytes >= 2 * VECTOR_BYTES * teams
-
-        return [Grid(self.config_type, axes, {f"{tile} {ring}": has_whole_teams})]
-
-    def lanes_of_k(self, config: InnerMma16Config) -> int:
-        rows, columns = config.warp_tile
-        return config.threads // WARP_THREADS // ((config.block_m // rows) * (config.block_n // columns))
 
     def block_k(self, config: InnerMma16Config, problem: Problem) -> int:
         return config.block_k
@@ -183,7 +174,7 @@ class InnerMma16(Inner[InnerMma16Config]):
         return self.staged_bytes(config) * (config.stages - 1) // config.threads // 2
 
     def probe_shapes(self, config: InnerMma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
         tiles for each block. Some extents are multiples of 8, so that vectors are whole and tiles partial. In the
@@ -208,8 +199,7 @@ class InnerMma16(Inner[InnerMma16Config]):
         """
         if max(problem.m, problem.n) < LEAST_COLUMNS:
             return ()
-        block_m = covering(TILE, problem.m)
-        block_n = covering(TILE, problem.n)
+        block_m, block_n = covering(TILE, problem.m), covering(TILE, problem.n)
         winners = WINNERS[
             next(elements for elements in TILE_ELEMENTS if elements >= block_m * block_n),
             "k" in problem.contiguous[:2],
@@ -243,4 +233,6 @@ class InnerTf32(InnerMma16):
     summary = "transposed tall and skinny times tall and skinny in TF32 or 3xTF32: both through shared memory"
     dtypes = ("tf32", "3xtf32")
     element_bytes = 4
+    axes = _axes(4)
+    where = _has_whole_teams(4)
     config_type = InnerTf32Config
