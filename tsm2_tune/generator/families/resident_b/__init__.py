@@ -7,21 +7,10 @@ tiles of rows. `fma_ring` uses fused multiply-adds, and `dmma` uses the f64 tens
 
 from __future__ import annotations
 
-from tsm2_tune.generator.families.resident_b.dmma import ResidentBDmma, ResidentBDmmaConfig
-from tsm2_tune.generator.families.resident_b.fma import (
-    ResidentBFma,
-    ResidentBFmaConfig,
-    ResidentBFmaHeld,
-    ResidentBFmaHeldConfig,
-)
+from tsm2_tune.generator.families.resident_b.dmma import ResidentBDmma
+from tsm2_tune.generator.families.resident_b.fma import ResidentBFma, ResidentBFmaConfig, ResidentBFmaHeld
 from tsm2_tune.generator.families.resident_b.fma_ring import ResidentBFmaRing, ResidentBFmaRingConfig
 
-__all__ = [
-    "FAMILIES",
-    "ResidentBDmmaConfig",
-    "ResidentBFmaConfig",
-    "ResidentBFmaHeldConfig",
-    "ResidentBFmaRingConfig",
-]
+__all__ = ["FAMILIES", "ResidentBFmaConfig", "ResidentBFmaRingConfig"]
 
 FAMILIES = (ResidentBFma(), ResidentBFmaHeld(), ResidentBDmma(), ResidentBFmaRing())

@@ -7,7 +7,6 @@ template serves f32, f64 and complex numbers of both. Products of f32 are exact 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar
@@ -15,33 +14,27 @@ from typing import Annotated, Any, ClassVar
 from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
+from tsm2_tune.generator.families.family import WARP_THREADS, rule_of, vector_elements
 from tsm2_tune.generator.families.resident_b.kernel import (
     PERSISTENT_RULES,
-    VECTOR_BYTES,
-    WARP_THREADS,
     PersistentResidentB,
     ResidentBConfig,
     depth_within_k,
-    width,
 )
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule, columns_within_n
 from tsm2_tune.generator.space.tunables import RingStages, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 THREADS = (256, 384)
-STRIPS = (1, 2, 4)
-# For a small m, (threads, teams): a block computes all of its rows at once, with these options of `strips`.
+# For a small m, (threads, teams): a block computes all of its rows at once.
 BLOCKS_OF_SMALL = ((128, 1), (192, 1), (320, 1), (192, 2), (256, 2), (320, 2), (384, 4), (640, 4))
-STRIPS_OF_SMALL = (1, 2)
 COLUMNS = (8, 16, 32, 64)
 DEPTH = (8, 16, 32, 64)
-CHUNK = (8, 16, 32)  # options of `ring_k`
-STAGES = (2, 3, 4, 5)
 THROUGH = (1, 2)  # options of `copy`
 SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, or few blocks for few rows
 BANKS_BYTES, LANES_DOWN = 128, 8  # bytes of all shared-memory banks; lanes along the rows of an mma's result
@@ -119,10 +112,10 @@ def pitch(config: ResidentBDmmaConfig, problem: Problem) -> int:
     products = 1 if problem.dtype.is_complex else 2
     along_k = problem.contiguous[0] == "k"
     line = config.ring_k if along_k else _warp_rows(config, problem)
-    lines_on, banks = (width(problem), (64,)) if along_k else (products, (32, 96))
+    lines_on, banks = (vector_elements(problem), (64,)) if along_k else (products, (32, 96))
     return next(
         elements
-        for elements in range(line, line + BANKS_BYTES, width(problem))
+        for elements in range(line, line + BANKS_BYTES, vector_elements(problem))
         if elements * element * lines_on % BANKS_BYTES in banks
     )
 
@@ -134,11 +127,8 @@ def products_at_once(config: ResidentBDmmaConfig, problem: Problem) -> int:
 
 
 def least_columns(problem: Problem) -> int:
-    """Return the least columns of a warp tile.
-
-    With these columns, each of the four lanes that share a row of C has a whole vector.
-    """
-    return max(4 * width(problem), COLUMNS[0])
+    """Return the least columns of a warp tile: each of the four lanes that share a row of C has a whole vector."""
+    return max(4 * vector_elements(problem), COLUMNS[0])
 
 
 def step(problem: Problem) -> int:
@@ -148,7 +138,7 @@ def step(problem: Problem) -> int:
     instruction.
     """
     run = 1 if problem.dtype.is_complex else 2
-    return 4 * (width(problem) if problem.contiguous[0] == "k" else run)
+    return 4 * (vector_elements(problem) if problem.contiguous[0] == "k" else run)
 
 
 def _blocks(limits: DeviceLimits) -> int:
@@ -156,21 +146,13 @@ def _blocks(limits: DeviceLimits) -> int:
     return max((blocks for blocks in SPLITS if blocks <= limits.sms), default=SPLITS[0])
 
 
-def _whole_vectors(candidate: Candidate) -> bool:
-    config, problem = candidate.config, candidate.problem
-    assert isinstance(config, ResidentBDmmaConfig)
+def _whole_vectors(config: ResidentBDmmaConfig, problem: Problem) -> bool:
     whole_rows = _warp_rows(config, problem) * problem.dtype.element_bytes >= LANES_DOWN * VECTOR_BYTES
     return whole_rows and config.columns // config.teams >= least_columns(problem)
 
 
-def _whole_steps(candidate: Candidate) -> bool:
-    assert isinstance(candidate.config, ResidentBDmmaConfig)
-    return candidate.config.ring_k % step(candidate.problem) == 0
-
-
 def _small_blocks(candidate: Candidate) -> bool:
-    assert isinstance(candidate.config, ResidentBDmmaConfig)
-    block = (candidate.config.threads, candidate.config.teams)
+    block = (tunable(candidate, "threads"), tunable(candidate, "teams"))
     return block not in BLOCKS_OF_SMALL or candidate.problem.m <= SMALL_ROWS * candidate.limits.sms
 
 
@@ -179,21 +161,22 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
     summary = (
         "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a pipeline for its rows of A"
     )
+    about = "each warp streams its rows of A, B stays in shared memory"
     template = "resident_b/dmma.cu.jinja"
     rules = (
         HAS_F64_TENSOR_CORES,
-        Rule(
+        rule_of(
             "whole-vectors",
             "limit",
             "a lane's contiguous elements of C must be whole vectors",
             _whole_vectors,
             of=("strips", "columns", "teams"),
         ),
-        Rule(
+        rule_of(
             "whole-steps",
             "limit",
             "a pipeline stage must be a multiple of the k extent that four lanes load at a time",
-            _whole_steps,
+            lambda config, problem: config.ring_k % step(problem) == 0,
             of=("ring_k",),
         ),
         columns_within_n(COLUMNS, least=least_columns),
@@ -208,23 +191,21 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         *PERSISTENT_RULES,
     )
     config_type = ResidentBDmmaConfig
-
-    def grids(self) -> Iterable[Grid[ResidentBDmmaConfig]]:
-        blocks = [(threads, 1, strips, copy) for threads, strips, copy in product(THREADS, STRIPS, THROUGH)]
-        blocks += [(*block, strips, THROUGH[0]) for block, strips in product(BLOCKS_OF_SMALL, STRIPS_OF_SMALL)]
-        axes = {
-            "threads teams strips copy": blocks,
-            "columns": COLUMNS,
-            "depth": DEPTH,
-            "ring_k": CHUNK,
-            "stages": STAGES,
-            "splits": SPLITS,
-        }
-        where = {
-            "depth ring_k": lambda config: config.ring_k <= config.depth <= 4 * config.ring_k,
-            "columns teams": lambda config: config.columns // config.teams >= COLUMNS[0],
-        }
-        return [Grid(ResidentBDmmaConfig, axes, where)]
+    axes: ClassVar = {
+        "threads teams strips copy": [
+            *((threads, 1, strips, copy) for threads, strips, copy in product(THREADS, (1, 2, 4), THROUGH)),
+            *((*block, strips, THROUGH[0]) for block, strips in product(BLOCKS_OF_SMALL, (1, 2))),
+        ],
+        "columns": COLUMNS,
+        "depth": DEPTH,
+        "ring_k": (8, 16, 32),
+        "stages": (2, 3, 4, 5),
+        "splits": SPLITS,
+    }
+    where: ClassVar = {
+        "depth ring_k": lambda config: config.ring_k <= config.depth <= 4 * config.ring_k,
+        "columns teams": lambda config: config.columns // config.teams >= COLUMNS[0],
+    }
 
     def resources(self, config: ResidentBDmmaConfig, problem: Problem) -> Resources:
         lines = _warp_rows(config, problem) if problem.contiguous[0] == "k" else config.ring_k
@@ -252,11 +233,10 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         The kernel computes other problems too, one part of B after another, since an exported kernel may get any
         shape.
         """
-        stays = problem.n <= COLUMNS[-1] and problem.k <= DEPTH[-1]
-        return super().fits(problem) and stays
+        return super().fits(problem) and problem.n <= COLUMNS[-1] and problem.k <= DEPTH[-1]
 
     def probe_shapes(self, config: ResidentBDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         In the first problem, a warp has several tiles of rows and k is less than a k tile. In the second, B does not
         fit in shared memory. In the third, operands are aligned, and the last tile of rows and the last k tile are
@@ -286,11 +266,12 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         elif problem.n > FEW:
             choices = WINNERS.get((problem.dtype_name, columns), ((), ()))[problem.contiguous[0] == "k"]
         blocks = _blocks(limits)
-        configs = (
-            ResidentBDmmaConfig(threads, strips, columns, depth, min(ring_k, depth), stages, copy, blocks)
-            for threads, strips, ring_k, stages, copy in choices
+        return tuple(
+            dict.fromkeys(
+                ResidentBDmmaConfig(threads, strips, columns, depth, min(ring_k, depth), stages, copy, blocks)
+                for threads, strips, ring_k, stages, copy in choices
+            )
         )
-        return tuple(dict.fromkeys(configs))
 
     def _proposals_of_small(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBDmmaConfig, ...]:
         """Return configurations for a small m, whose blocks compute all of their rows at once.
@@ -314,9 +295,6 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
 
     def context(self, config: ResidentBDmmaConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
-            "about": "each warp streams its rows of A, B stays in shared memory",
-            "a_along_k": problem.contiguous[0] == "k",
-            "c_along_n": problem.row_major_c,
             "pitch": pitch(config, problem),
             "products": products_at_once(config, problem),
         }

@@ -13,17 +13,15 @@ its columns, so that more warps run.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.config import Launch, Periods, Resources
-from tsm2_tune.generator.families.resident_b.kernel import ResidentB, ResidentBConfig, depth_within_k
+from tsm2_tune.generator.config import Periods, Resources
+from tsm2_tune.generator.families.family import Family, rule_of
+from tsm2_tune.generator.families.resident_b.kernel import ResidentBConfig, depth_within_k
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.launch_table import launch_of, with_tiles
 from tsm2_tune.generator.space.rules import (
     VECTOR_HOLDS_AN_ELEMENT,
     Rule,
@@ -33,15 +31,12 @@ from tsm2_tune.generator.space.rules import (
     strides_fill_device,
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
-from tsm2_tune.generator.tiling import Tiling
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)
 # Options of resident_b_fma.
-VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 8, 16, 32)
-ROW_TILES = (1, 2, 4, 8, 16, 24, 32)
 TILE_DEPTH = 64  # rows of B in shared memory at a time: all of B if k is small
 # Options of resident_b_fma_held.
 DEPTH = (2, 4, 8, 16)
@@ -74,9 +69,11 @@ ROWS_WITHIN_M = Rule(
 )
 
 
-class ThroughRegisters(ResidentB[F]):
+class ThroughRegisters(Family[F]):
+    has_batches = True
     beside_resources = ("row_tiles", "evict_first")
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
+    ops = ("nn",)
 
     @abstractmethod
     def loaded_bytes(self, config: F) -> int:
@@ -94,13 +91,8 @@ class ThroughRegisters(ResidentB[F]):
             reuse=tile.n,
         )
 
-    def launch(self, config: F, problem: Problem) -> Launch:
-        tile, smem_bytes = self.periods(config, problem), self.resources(config, problem).smem_bytes
-        return launch_of(config.threads, rows_per_block=tile.m, smem_bytes=smem_bytes, columns_per_block=tile.n)
-
-    def tiling(self, config: F, problem: Problem, resident: int) -> Tiling:
-        found = super().tiling(config, problem, resident)
-        return replace(found, vector_bytes=config.vector_bytes, c_vector_bytes=config.vector_bytes)
+    def own_tiling(self, config: F, problem: Problem) -> dict[str, Any]:
+        return {"vector_bytes": config.vector_bytes, "c_vector_bytes": config.vector_bytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +113,7 @@ def tile_depth(config: ResidentBFmaConfig) -> int:
 
 class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
     summary = "tall and skinny A times small B, several rows a thread in wide loads"
+    about = "several rows a thread in wide loads, B in shared memory"
     template = "resident_b/fma.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
@@ -130,37 +123,28 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
         strides_fill_device("threads", "vector_bytes", "vectors"),
     )
     config_type = ResidentBFmaConfig
-
-    def grids(self) -> Iterable[Grid[ResidentBFmaConfig]]:
-        axes = {
-            "threads": THREADS,
-            "vector_bytes": VECTOR_BYTES,
-            "vectors": VECTORS,
-            "columns": COLUMNS,
-            "prefetch": PREFETCH,
-            "row_tiles": ROW_TILES,
-        }
-        return [Grid(ResidentBFmaConfig, axes)]
+    all_columns = True
+    axes: ClassVar = {
+        "threads": THREADS,
+        "vector_bytes": VECTOR_BYTES,
+        "vectors": (1, 2),
+        "columns": COLUMNS,
+        "prefetch": PREFETCH,
+        "row_tiles": (1, 2, 4, 8, 16, 24, 32),
+    }
 
     def loaded_bytes(self, config: ResidentBFmaConfig) -> int:
         return config.prefetch * config.vectors * config.vector_bytes
-
-    def launch(self, config: ResidentBFmaConfig, problem: Problem) -> Launch:
-        """Return the launch. A block computes all columns of C: it reads its rows of A once per group of columns."""
-        found = super().launch(config, problem)
-        return with_tiles(found, rows_per_block=found.rows_per_block * config.row_tiles, columns_per_block=0)
 
     def periods(self, config: ResidentBFmaConfig, problem: Problem) -> Periods:
         rows = config.vectors * config.vector_bytes // problem.dtype.element_bytes  # rows per thread
         return Periods(config.threads * rows, config.columns, tile_depth(config))
 
-    def tiling(self, config: ResidentBFmaConfig, problem: Problem, resident: int) -> Tiling:
-        found = super().tiling(config, problem, resident)
-        return replace(found, tile_n=config.columns, k_padding=config.prefetch)
+    def own_tiling(self, config: ResidentBFmaConfig, problem: Problem) -> dict[str, Any]:
+        return super().own_tiling(config, problem) | {"k_padding": config.prefetch}
 
     def context(self, config: ResidentBFmaConfig, problem: Problem) -> dict[str, Any]:
-        about = "several rows a thread in wide loads, B in shared memory"
-        return super().context(config, problem) | {"about": about, "tile_depth": tile_depth(config)}
+        return super().context(config, problem) | {"tile_depth": tile_depth(config)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +159,7 @@ class ResidentBFmaHeldConfig(FmaConfig):
 
 class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
     summary = "tall A of a few columns times small B, rows of A in registers, C written some columns at a time"
+    about = "A in registers, C some columns at a time"
     template = "resident_b/fma_held.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
@@ -187,29 +172,25 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
             extent=lambda problem: problem.n,
         ),
         depth_within_k(DEPTH),
-        Rule(
+        rule_of(
             "rows-held",
             "shape",
             "a row of A that is longer than a thread's registers is read again for each group of columns of C",
-            lambda c: c.problem.k <= int(c.config.tunables["depth"]),
+            lambda config, problem: problem.k <= config.depth,
             of=("depth",),
         ),
         ROWS_WITHIN_M,
     )
     without_vectors = HELD_WITHOUT_VECTORS
     config_type = ResidentBFmaHeldConfig
-
-    def grids(self) -> Iterable[Grid[ResidentBFmaHeldConfig]]:
-        axes = {
-            "threads": THREADS,
-            "vector_bytes": VECTOR_BYTES,
-            "depth": DEPTH,
-            "columns": COLUMNS_AT_A_TIME,
-            "across": ACROSS,
-        }
-        return [
-            Grid(ResidentBFmaHeldConfig, axes, {"columns across": lambda config: config.columns <= config.across})
-        ]
+    axes: ClassVar = {
+        "threads": THREADS,
+        "vector_bytes": VECTOR_BYTES,
+        "depth": DEPTH,
+        "columns": COLUMNS_AT_A_TIME,
+        "across": ACROSS,
+    }
+    where: ClassVar = {"columns across": lambda config: config.columns <= config.across}
 
     def loaded_bytes(self, config: ResidentBFmaHeldConfig) -> int:
         return config.depth * config.vector_bytes
@@ -221,11 +202,11 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
     def k_per_pass(self, config: ResidentBFmaHeldConfig) -> int:
         return config.depth
 
-    def tiling(self, config: ResidentBFmaHeldConfig, problem: Problem, resident: int) -> Tiling:
-        return replace(super().tiling(config, problem, resident), n_padding=config.columns)
+    def own_tiling(self, config: ResidentBFmaHeldConfig, problem: Problem) -> dict[str, Any]:
+        return super().own_tiling(config, problem) | {"n_padding": config.columns}
 
     def probe_shapes(self, config: ResidentBFmaHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         In the first two problems, blocks are partial in rows and in columns. In the second, k exceeds `depth`, so
         that A does not fit in registers. In the third, the last block is partial but has whole vectors. In the last,
@@ -238,6 +219,3 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
             (2 * rows - PACK, config.across, max(config.depth - 1, 1)),
             (2 * rows + 1, config.across, config.depth),
         )
-
-    def context(self, config: ResidentBFmaHeldConfig, problem: Problem) -> dict[str, Any]:
-        return super().context(config, problem) | {"about": "A in registers, C some columns at a time"}

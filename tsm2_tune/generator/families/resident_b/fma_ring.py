@@ -7,36 +7,29 @@ one tile of C in shared memory. The kernel chooses the number of rows of a tile 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import hypot
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.families.family import WARP_THREADS, rule_of, vector_elements
 from tsm2_tune.generator.families.resident_b.kernel import (
     PERSISTENT_RULES,
-    VECTOR_BYTES,
-    WARP_THREADS,
     PersistentResidentB,
     ResidentBConfig,
-    width,
 )
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.rules import Rule, columns_within_n
+from tsm2_tune.generator.space.rules import columns_within_n
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, in_turns, wide_splits
-from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
-THREADS = (128, 256)
 ROWS = (1, 2, 4)
 COLUMNS = (2, 4, 8, 16)
 STAGES = (1, 2, 3)
-SMEM_KB = (55, 74, 112)  # blocks of these fit 4, 3 and 2 times on a multiprocessor of an H100 or H200
 MOST_EXTENT = 64  # the largest n and k; above it, the families for larger products reuse A
 MOST_SUMS = 32  # the most registers for a lane's sums: with more, 16 warps per multiprocessor spill
 MOST_REGISTERS = 128  # the registers of a thread if a multiprocessor holds 16 warps
@@ -58,16 +51,10 @@ class ResidentBFmaRingConfig(ResidentBConfig):
     rows: Annotated[int, Tunable("rows of C that one lane accumulates in registers")]
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2")]
     stages: Annotated[
-        int,
-        Tunable("pipeline stages, each with a tile of A; the kernel uses fewer if most warps would be idle"),
+        int, Tunable("pipeline stages, each with a tile of A; the kernel uses fewer if most warps would be idle")
     ]
     smem_kb: Annotated[int, Tunable("KiB of shared memory of a block: B, the ring, and a tile of C")]
     splits: Annotated[int, Tunable("blocks among which all rows are divided", default=1, is_launch=True)]
-
-
-def _config(candidate: Candidate) -> ResidentBFmaRingConfig:
-    assert isinstance(candidate.config, ResidentBFmaRingConfig)
-    return candidate.config
 
 
 def strip(config: ResidentBFmaRingConfig) -> int:
@@ -80,7 +67,7 @@ def pitch(length: int, problem: Problem) -> int:
 
     To avoid bank conflicts, rows of an even number of vectors are padded by a vector.
     """
-    return length + (width(problem) if length % (2 * width(problem)) == 0 else 0)
+    return length + (vector_elements(problem) if length % (2 * vector_elements(problem)) == 0 else 0)
 
 
 def most_strips(config: ResidentBFmaRingConfig, problem: Problem, *, n: int, k: int, places: int) -> int:
@@ -118,9 +105,9 @@ def _clocks(config: ResidentBFmaRingConfig, problem: Problem, sms: int) -> float
 
     A work item is one strip of a tile and one group of columns of C. The warps of a block share the items.
     """
-    parts, doubles = problem.dtype.parts, problem.dtype.component.element_bytes // 4
+    width, parts, doubles = vector_elements(problem), problem.dtype.parts, problem.dtype.component.element_bytes // 4
     warps, groups = config.threads // WARP_THREADS, -(-problem.n // config.columns)
-    products = config.rows * (config.columns * parts * parts * doubles + 1) + config.columns // width(problem) + 1
+    products = config.rows * (config.columns * parts * parts * doubles + 1) + config.columns // width + 1
     item = problem.k * products + config.rows * config.columns + ITEM_INSTRUCTIONS
     share = -(-problem.m // (strip(config) * config.splits))  # strips per block
     strips = min(_tiles(config, problem)[1], share)
@@ -138,44 +125,45 @@ def is_odd(problem: Problem) -> bool:
 
     For powers of two, other families are faster, since they load and store whole rows.
     """
-    vectors = (problem.n / width(problem), problem.k / width(problem))
+    vectors = (problem.n / vector_elements(problem), problem.k / vector_elements(problem))
     return any(count != int(count) or int(count) & (int(count) - 1) for count in vectors)
 
 
-def _has_room(candidate: Candidate) -> bool:
-    places, strips = _tiles(_config(candidate), candidate.problem)
-    return places == _config(candidate).stages and strips >= 1
+def _has_room(config: ResidentBFmaRingConfig, problem: Problem) -> bool:
+    places, strips = _tiles(config, problem)
+    return places == config.stages and strips >= 1
 
 
 class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
     summary = (
         "tall row-major A times small B, with rows that are not whole vectors: tiles copied as one contiguous piece"
     )
+    about = "tiles of A and C copied through shared memory as one contiguous piece"
     template = "resident_b/fma_ring.cu.jinja"
     rules = (
-        Rule(
+        rule_of(
             "columns-are-vectors",
             "limit",
             "a lane's columns of B must be whole vectors in shared memory",
-            lambda c: _config(c).columns * c.problem.dtype.element_bytes % VECTOR_BYTES == 0,
+            lambda config, problem: config.columns % vector_elements(problem) == 0,
             of=("columns",),
         ),
-        columns_within_n(COLUMNS, least=width),
-        Rule(
+        columns_within_n(COLUMNS, least=vector_elements),
+        rule_of(
             "sums-in-registers",
             "shape",
             "with 16 warps per multiprocessor, more sums per lane would spill",
-            lambda c: _config(c).rows * _config(c).columns * c.problem.dtype.sum.registers <= MOST_SUMS,
+            lambda config, problem: config.rows * config.columns * problem.dtype.sum.registers <= MOST_SUMS,
             of=("rows", "columns"),
         ),
-        Rule(
+        rule_of(
             "rows-are-odd",
             "shape",
             "other families are faster if rows of A and C are a power of two of vectors",
-            lambda c: is_odd(c.problem),
+            lambda config, problem: is_odd(problem),
             of=(),
         ),
-        Rule(
+        rule_of(
             "all-has-room",
             "shape",
             "B, all pipeline stages and a tile of C must fit in shared memory",
@@ -185,17 +173,14 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
     )
     without_vectors = 1.0  # no penalty: the kernel is made for unaligned lines
     config_type = ResidentBFmaRingConfig
-
-    def grids(self) -> Iterable[Grid[ResidentBFmaRingConfig]]:
-        axes = {
-            "threads": THREADS,
-            "rows": ROWS,
-            "columns": COLUMNS,
-            "stages": STAGES,
-            "smem_kb": SMEM_KB,
-            "splits": SPLITS_OF_GRIDS,
-        }
-        return [Grid(ResidentBFmaRingConfig, axes)]
+    axes: ClassVar = {
+        "threads": (128, 256),
+        "rows": ROWS,
+        "columns": COLUMNS,
+        "stages": STAGES,
+        "smem_kb": (55, 74, 112),  # blocks of these fit 4, 3 and 2 times on a multiprocessor of an H100 or H200
+        "splits": SPLITS_OF_GRIDS,
+    }
 
     def resources(self, config: ResidentBFmaRingConfig, problem: Problem) -> Resources:
         places, strips = _tiles(config, problem)
@@ -211,17 +196,17 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         )
 
     def periods(self, config: ResidentBFmaRingConfig, problem: Problem) -> Periods:
-        even = 2 * width(problem)  # `pitch` pads rows of a multiple of this length
+        even = 2 * vector_elements(problem)  # `pitch` pads rows of a multiple of this length
         return Periods(strip(config), max(config.columns, even), even)
 
-    def tiling(self, config: ResidentBFmaRingConfig, problem: Problem, resident: int) -> Tiling:
-        """Return how the kernel divides its work: a block computes all columns of C, and k is not split.
-
-        If k is too large for shared memory, C is written after each part of k and read again.
-        """
-        k_per_pass = _longest(config, problem, config.columns)
-        found = super().tiling(config, problem, resident)
-        return replace(found, tile_n=0, n_padding=config.columns, k_per_pass=k_per_pass)
+    def own_tiling(self, config: ResidentBFmaRingConfig, problem: Problem) -> dict[str, Any]:
+        """Return that a block computes all columns of C, and that C is read again for a k beyond shared memory."""
+        own = {
+            "tile_n": 0,
+            "n_padding": config.columns,
+            "k_per_pass": _longest(config, problem, config.columns),
+        }
+        return super().own_tiling(config, problem) | own
 
     def fits(self, problem: Problem) -> bool:
         """Return whether a search may use this family for the problem: A and C are row-major, n and k are small.
@@ -233,13 +218,13 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         return super().fits(problem) and row_major and small
 
     def probe_shapes(self, config: ResidentBFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         In the first problem, a block has several strips. In the next four, rows are an odd number of elements, or
         whole vectors with padding, or whole vectors without padding, or end with half a vector. In the last two, n or
         k is too large for shared memory. In the very last, only the last part of k has padded rows.
         """
-        high, columns, even = strip(config), config.columns, 2 * width(problem)
+        high, columns, even = strip(config), config.columns, 2 * vector_elements(problem)
         longest = _longest(config, problem, columns)
         return (
             (2 * high * config.splits + 1, 1, 3),
@@ -268,13 +253,9 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
             every = (
                 ResidentBFmaRingConfig(threads, rows, columns, stages, smem_kb, wide_splits(limits, blocks))
                 for stages, rows, columns in product(STAGES[1::-1], ROWS, COLUMNS)
-                if rows * columns * problem.dtype.sum.registers <= MOST_SUMS and columns % width(problem) == 0
+                if rows * columns * problem.dtype.sum.registers <= MOST_SUMS
             )
-            fitting = (c for c in every if _tiles(c, problem)[0] == c.stages and _tiles(c, problem)[1])
+            fitting = (c for c in every if c.columns % vector_elements(problem) == 0 and _has_room(c, problem))
             lists.append(sorted(fitting, key=clocks))
         by_first = sorted((configs for configs in lists if configs), key=lambda configs: clocks(configs[0]))
         return in_turns(by_first)[:PROPOSED]
-
-    def context(self, config: ResidentBFmaRingConfig, problem: Problem) -> dict[str, Any]:
-        about = "tiles of A and C copied through shared memory as one contiguous piece"
-        return super().context(config, problem) | {"about": about}

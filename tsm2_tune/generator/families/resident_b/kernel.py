@@ -10,13 +10,10 @@ from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import Threads
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
-from tsm2_tune.generator.tiling import Tiling
 
-VECTOR_BYTES, WARP_THREADS = 16, 32
 LEAST_BUSY = 0.55  # the least fraction of the persistent blocks that should have rows
 
 
@@ -26,11 +23,6 @@ class ResidentBConfig(KernelConfig):
 
 
 R = TypeVar("R", bound=ResidentBConfig)
-
-
-def width(problem: Problem) -> int:
-    """Return the number of elements in a 16-byte vector."""
-    return VECTOR_BYTES // problem.dtype.element_bytes
 
 
 def depth_within_k(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
@@ -47,13 +39,6 @@ def depth_within_k(options: tuple[int, ...], least: Callable[[Problem], int] = l
     )
 
 
-class ResidentB(Family[R]):
-    has_batches = True
-
-    def context(self, config: R, problem: Problem) -> dict[str, Any]:
-        return {"storage": problem.storage, "b_along_n": problem.contiguous[1] == "n"}
-
-
 def _rows_for_all(candidate: Candidate) -> bool:
     tiles = -(-candidate.problem.m // candidate.family.periods(candidate.config, candidate.problem).m)
     splits = tunable(candidate, "splits")
@@ -66,27 +51,18 @@ PERSISTENT_RULES = (
 )
 
 
-class PersistentResidentB(ResidentB[R]):
+class PersistentResidentB(Family[R]):
     """The base class of kernels with persistent blocks: the grid has `splits` blocks, whatever m is."""
 
+    persistent = True
+    has_batches = True
+
     def launch(self, config: R, problem: Problem) -> Launch:
-        """Return the launch of `splits` persistent blocks.
+        """Return the launch, with a tile of one element. No block writes sums, so this keeps the workspace small."""
+        return replace(super().launch(config, problem), rows_per_block=1, columns_per_block=1)
 
-        No block writes partial sums. So the launch states a tile of one element, which keeps the workspace small.
-        """
-        return launch_of(
-            threads=config.threads,
-            rows_per_block=1,
-            columns_per_block=1,
-            smem_bytes=self.resources(config, problem).smem_bytes,
-            splits=int(config.tunables["splits"]),
-            persistent=True,
-        )
-
-    def tiling(self, config: R, problem: Problem, resident: int) -> Tiling:
-        tile = self.periods(config, problem)
-        found = super().tiling(config, problem, resident)
-        return replace(found, tile_m=tile.m, tile_n=tile.n, k_step=0, is_pipelined=True)
+    def own_tiling(self, config: R, problem: Problem) -> dict[str, Any]:
+        return {"k_step": 0, "is_pipelined": True}
 
     def fits(self, problem: Problem) -> bool:
-        return problem.dtype_name in self.dtypes and not problem.is_gram
+        return super().fits(problem) and not problem.is_gram
