@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from tsm2_tune.generator.families.row_lanes.register_b import RowLanesRegisterB, RowLanesRegisterBConfig
+from tsm2_tune.generator.families.row_lanes.register_b import RowLanesRegisterB
 from tsm2_tune.generator.families.row_lanes.shared_b import RowLanesSharedB, RowLanesSharedBConfig
 
-__all__ = ["FAMILIES", "RowLanesRegisterBConfig", "RowLanesSharedBConfig"]
+__all__ = ["FAMILIES", "RowLanesSharedBConfig"]
 
 FAMILIES = (RowLanesRegisterB(), RowLanesSharedB())

@@ -7,17 +7,13 @@ part of the row, and the lanes of a row add up their sums with warp shuffles.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families.family import Family, rule_of
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.space.candidate import tunable
-from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import Tunable
 
-WARP_THREADS = 32
-PACK_BYTES = 16
 VECTOR_BYTES = (16, 8, 4)
 
 
@@ -37,11 +33,11 @@ def widest_vector(problem: Problem) -> int:
     return max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
 
 
-VECTORS_FIT_ROWS = Rule(
+VECTORS_FIT_ROWS = rule_of(
     "vectors-fit-rows",
     "shape",
     "loads should be the widest that divide a row of A",
-    lambda c: tunable(c, "vector_bytes") == widest_vector(c.problem),
+    lambda config, problem: config.vector_bytes == widest_vector(problem),
     of=("vector_bytes",),
 )
 
@@ -51,11 +47,4 @@ class RowLanes(Family[L]):
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
 
     def fits(self, problem: Problem) -> bool:
-        return problem.contiguous[0] == "k" and problem.dtype_name in self.dtypes
-
-    def context(self, config: L, problem: Problem) -> dict[str, Any]:
-        return {
-            "storage": problem.storage,
-            "b_along_n": problem.contiguous[1] == "n",
-            "c_along_n": problem.row_major_c,
-        }
+        return problem.contiguous[0] == "k" and super().fits(problem)

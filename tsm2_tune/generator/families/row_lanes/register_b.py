@@ -7,14 +7,13 @@ vector and have no gaps between them, a vector holds several rows of A, and a st
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.families.family import rule_of
 from tsm2_tune.generator.families.row_lanes.kernel import (
-    PACK_BYTES,
     VECTOR_BYTES,
     VECTORS_FIT_ROWS,
     RowLanes,
@@ -23,13 +22,11 @@ from tsm2_tune.generator.families.row_lanes.kernel import (
 )
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.launch_table import launch_of
-from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule, strides_fill_device
+from tsm2_tune.generator.space.candidate import tunable
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, strides_fill_device
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
-from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.generator.tiling import VECTOR_BYTES as PACK_BYTES
 
 THREADS = 128  # threads per block
 # Options of (lanes, vectors, teams).
@@ -41,7 +38,6 @@ LAYOUTS = (
     *((4, vectors, 8) for vectors in (1, 2)),
 )
 COLUMNS = (1, 2, 4, 8, 16, 32)
-JOINED = (1, 2, 4, 8)
 ROWS_TILES = ((2, 1), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4), (8, 8), (16, 4))
 MIN_BLOCKS = (2, 3, 4, 5, 6, 8)
 MOST_COLUMNS = 64  # the most columns of C per block
@@ -111,11 +107,6 @@ def _work(config: RowLanesRegisterBConfig, problem: Problem) -> float:
     return config.lanes * config.teams * (products + shuffles + 12 * config.vectors + 12)
 
 
-def _config(candidate: Candidate) -> RowLanesRegisterBConfig:
-    assert isinstance(candidate.config, RowLanesRegisterBConfig)
-    return candidate.config
-
-
 def _factors(config: RowLanesRegisterBConfig, problem: Problem) -> int:
     """Return the number of registers of a thread for its elements of B."""
     return depth(config, problem) // config.lanes * config.columns * problem.dtype.registers
@@ -137,66 +128,57 @@ def _tiles(problem: Problem) -> tuple[tuple[int, int], ...]:
     return LONG_ROWS_TILES if problem.k * problem.dtype.element_bytes >= LONG_ROW_BYTES else LARGE_TILES
 
 
-def _vectors_fit(candidate: Candidate) -> bool:
-    return _config(candidate).rows_per_vector > 1 or VECTORS_FIT_ROWS.keeps(candidate)
+def _fits(wanted: int, covered: int) -> bool:
+    """Return whether lanes or teams that cover this extent cover what is wanted, and half as many would not."""
+    return covered // 2 < wanted <= covered
 
 
-def _joined_rows_fit(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
-    return config.rows_per_vector == 1 or (
-        depth(config, problem) == problem.k and problem.m % config.rows_per_vector == 0
-    )
-
-
-def _lanes_fit(candidate: Candidate) -> bool:
-    """Return whether the lanes that share a row load all of it at once, and half as many lanes would not."""
-    covered = depth(_config(candidate), candidate.problem)
-    return covered // 2 < candidate.problem.k <= covered
-
-
-def _columns_fit(candidate: Candidate) -> bool:
-    config = _config(candidate)
-    columns, wanted = config.teams * config.columns, min(candidate.problem.n, MOST_COLUMNS)
-    return columns // 2 < wanted <= columns
-
-
-def _rows_within_m(candidate: Candidate) -> bool:
-    config = _config(candidate)
-    return config.rows == ROWS_TILES[0][0] or block_rows(config) <= candidate.problem.m
+def _is_alone(config: RowLanesRegisterBConfig) -> bool:
+    """Return whether one lane loads all of a row, with one 16-byte vector."""
+    layout = (config.lanes, config.vectors, config.teams)
+    return config.vector_bytes == VECTOR_BYTES[0] and layout == LAYOUTS[0]
 
 
 class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
     summary = "tall and skinny row-major A times small B, lanes along the rows, B in registers"
+    about = "lanes along the rows of A, B in registers"
     template = "row_lanes/register_b.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
-        replace(VECTORS_FIT_ROWS, keeps=_vectors_fit, of=("vector_bytes", "rows_per_vector")),
-        Rule(
+        replace(
+            VECTORS_FIT_ROWS,
+            keeps=lambda c: tunable(c, "rows_per_vector") > 1 or VECTORS_FIT_ROWS.keeps(c),
+            of=("vector_bytes", "rows_per_vector"),
+        ),
+        rule_of(
             "joined-rows-fit",
             "shape",
             "several rows share a vector only if all vectors are full",
-            _joined_rows_fit,
+            lambda config, problem: (
+                config.rows_per_vector == 1
+                or (depth(config, problem) == problem.k and problem.m % config.rows_per_vector == 0)
+            ),
             of=OF_DEPTH,
         ),
-        Rule(
+        rule_of(
             "lanes-fit-rows",
             "shape",
             "the lanes of a row should load all of it at once, and none should be idle",
-            _lanes_fit,
+            lambda config, problem: _fits(problem.k, depth(config, problem)),
             of=OF_DEPTH,
         ),
-        Rule(
+        rule_of(
             "columns-fit-n",
             "shape",
             "all teams together should compute n columns, and none should be idle",
-            _columns_fit,
+            lambda config, problem: _fits(min(problem.n, MOST_COLUMNS), config.teams * config.columns),
             of=("teams", "columns"),
         ),
-        Rule(
+        rule_of(
             "rows-within-m",
             "shape",
             "a tile of more rows than m leaves lanes idle",
-            _rows_within_m,
+            lambda config, problem: config.rows == ROWS_TILES[0][0] or block_rows(config) <= problem.m,
             of=("threads", "lanes", "teams", "rows"),
         ),
         strides_fill_device("threads", "lanes", "teams", "rows"),
@@ -204,31 +186,22 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
     )
     without_vectors = WITHOUT_VECTORS
     config_type = RowLanesRegisterBConfig
-
-    def grids(self) -> Iterable[Grid[RowLanesRegisterBConfig]]:
-        axes = {
-            "threads": (THREADS,),
-            "vector_bytes": (*VECTOR_BYTES, 2),
-            "lanes vectors teams": LAYOUTS,
-            "columns": COLUMNS,
-            "rows row_tiles": ROWS_TILES,
-            "min_blocks": MIN_BLOCKS,
-            "rows_per_vector": JOINED,
-        }
-
-        def is_alone(config: RowLanesRegisterBConfig) -> bool:
-            """Return whether one lane loads all of a row, with one 16-byte vector."""
-            layout = (config.lanes, config.vectors, config.teams)
-            return config.vector_bytes == VECTOR_BYTES[0] and layout == LAYOUTS[0]
-
-        where = {
-            "teams columns": lambda config: config.teams * config.columns <= MOST_COLUMNS,
-            "rows rows_per_vector": lambda config: config.rows % config.rows_per_vector == 0,
-            "vector_bytes lanes vectors teams rows_per_vector": lambda config: (
-                config.rows_per_vector == 1 or is_alone(config)
-            ),
-        }
-        return [Grid(RowLanesRegisterBConfig, axes, where)]
+    axes: ClassVar = {
+        "threads": (THREADS,),
+        "vector_bytes": (*VECTOR_BYTES, 2),
+        "lanes vectors teams": LAYOUTS,
+        "columns": COLUMNS,
+        "rows row_tiles": ROWS_TILES,
+        "min_blocks": MIN_BLOCKS,
+        "rows_per_vector": (1, 2, 4, 8),
+    }
+    where: ClassVar = {
+        "teams columns": lambda config: config.teams * config.columns <= MOST_COLUMNS,
+        "rows rows_per_vector": lambda config: config.rows % config.rows_per_vector == 0,
+        "vector_bytes lanes vectors teams rows_per_vector": lambda config: (
+            config.rows_per_vector == 1 or _is_alone(config)
+        ),
+    }
 
     def resources(self, config: RowLanesRegisterBConfig, problem: Problem) -> Resources:
         row_bytes = config.vectors * config.vector_bytes // config.rows_per_vector  # bytes of a row of A per lane
@@ -243,28 +216,19 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
             reuse=config.columns,
         )
 
-    def launch(self, config: RowLanesRegisterBConfig, problem: Problem) -> Launch:
-        return launch_of(
-            threads=config.threads,
-            rows_per_block=block_rows(config) * config.row_tiles,
-            smem_bytes=0,
-            columns_per_block=config.teams * config.columns,
-        )
-
     def periods(self, config: RowLanesRegisterBConfig, problem: Problem) -> Periods:
         return Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
 
-    def tiling(self, config: RowLanesRegisterBConfig, problem: Problem, resident: int) -> Tiling:
+    def own_tiling(self, config: RowLanesRegisterBConfig, problem: Problem) -> dict[str, Any]:
         stored = max(config.columns // config.lanes, 1) if problem.row_major_c else config.rows  # along a line of C
-        return replace(
-            super().tiling(config, problem, resident),
-            vector_bytes=config.vector_bytes // config.rows_per_vector,
-            c_vector_bytes=min(stored * problem.dtype.element_bytes, PACK_BYTES),
-            k_of_vectors=depth(config, problem),
-        )
+        return {
+            "vector_bytes": config.vector_bytes // config.rows_per_vector,
+            "c_vector_bytes": min(stored * problem.dtype.element_bytes, PACK_BYTES),
+            "k_of_vectors": depth(config, problem),
+        }
 
     def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         Tiles of rows and groups of columns are whole or partial. In the first problem, some lanes have no vector of a
         row. In the second, all lanes have whole vectors. In the third, vectors of C are whole too, and a block
@@ -332,6 +296,3 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         registers = self.resources(config, problem).registers
         enough = [b for b in MIN_BLOCKS if registers <= TIGHT * limits.registers_per_sm / (THREADS * b)]
         return enough[-1:]
-
-    def context(self, config: RowLanesRegisterBConfig, problem: Problem) -> dict[str, Any]:
-        return super().context(config, problem) | {"about": "lanes along the rows of A, B in registers"}

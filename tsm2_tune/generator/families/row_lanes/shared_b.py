@@ -15,14 +15,13 @@ from itertools import product
 from math import log
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import has_f64_tensor_cores
+from tsm2_tune.generator.families.family import WARP_THREADS, rule_of, vector_elements
 from tsm2_tune.generator.families.row_lanes.kernel import (
-    PACK_BYTES,
     VECTOR_BYTES,
     VECTORS_FIT_ROWS,
-    WARP_THREADS,
     RowLanes,
     RowLanesConfig,
     widest_vector,
@@ -31,7 +30,6 @@ from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import (
     REGISTERS_SPARED,
     RESOURCES,
@@ -41,7 +39,7 @@ from tsm2_tune.generator.space.rules import (
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, PartsOfK, Tunable, declared
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
-from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.generator.tiling import VECTOR_BYTES as PACK_BYTES
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
 ALL = 0  # as `lanes`: all threads of a block share a row
@@ -171,18 +169,13 @@ def _resident_blocks(limits: DeviceLimits, config: RowLanesSharedBConfig) -> int
     return limits.sms * config.min_blocks
 
 
-def _share(candidate: Candidate) -> int:
-    return -(-candidate.problem.k // int(candidate.config.tunables["splits"]))
+def _share(config: RowLanesSharedBConfig, problem: Problem) -> int:
+    return -(-problem.k // config.splits)
 
 
 def _config(candidate: Candidate) -> RowLanesSharedBConfig:
     assert isinstance(candidate.config, RowLanesSharedBConfig)
     return candidate.config
-
-
-def _strips_are_vectors(candidate: Candidate) -> bool:
-    config = _config(candidate)
-    return strip_rows(config) * config.columns * candidate.problem.dtype.sum.element_bytes % PACK_BYTES == 0
 
 
 def _few_waves(candidate: Candidate) -> bool:
@@ -192,12 +185,6 @@ def _few_waves(candidate: Candidate) -> bool:
         return config.splits == 1 or blocks <= MOST_WAVES * resident
     could_divide = config.strips > _strips(strip_rows(config), config.splits, config.min_blocks)[0]
     return blocks >= BUSY * resident or not could_divide
-
-
-def _share_stays(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
-    fits = _share(candidate) <= staged_rows(config, problem)
-    return fits or config.splits == SPLITS[-1]
 
 
 def _registers_in_bound(candidate: Candidate) -> bool:
@@ -223,31 +210,36 @@ def _wastes(variant: RowLanesSharedBConfig, problem: Problem) -> dict[int, float
 
 class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
+    about = "lanes along the rows of A, B in shared memory"
     template = "row_lanes/shared_b.cu.jinja"
     beside_resources = ("splits", "strips", "evict_first")
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         VECTORS_FIT_ROWS,
         columns_within_n(COLUMNS),
-        Rule(
+        rule_of(
             "strips-are-vectors",
             "limit",
             "the sums of a strip must be whole vectors",
-            _strips_are_vectors,
+            lambda config, problem: (
+                strip_rows(config) * config.columns * problem.dtype.sum.element_bytes % PACK_BYTES == 0
+            ),
             of=("lanes", "rows", "columns"),
         ),
-        Rule(
+        rule_of(
             "share-worth-a-block",
             "shape",
             "a split-k slice that is shorter than a warp's loads leaves lanes idle",
-            lambda c: _share(c) >= max(LEAST_SHARE, prefetch(_config(c), c.problem)),
+            lambda config, problem: _share(config, problem) >= max(LEAST_SHARE, prefetch(config, problem)),
             of=("vector_bytes", "lanes", "vectors", "stages", "splits"),
         ),
-        Rule(
+        rule_of(
             "share-stays",
             "shape",
             "a split-k slice's rows of B should fit in shared memory, so that B is copied once",
-            _share_stays,
+            lambda config, problem: (
+                config.splits == SPLITS[-1] or _share(config, problem) <= staged_rows(config, problem)
+            ),
             of=tuple(one.name for one in declared(RowLanesSharedBConfig) if one.name != "strips"),
         ),
         Rule(
@@ -287,7 +279,7 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     def resources(self, config: RowLanesSharedBConfig, problem: Problem) -> Resources:
         dtype = problem.dtype
         in_flight = config.rows * config.vectors * config.stages * config.vector_bytes
-        elements = config.rows * config.columns + 2 * (PACK_BYTES // dtype.element_bytes)
+        elements = config.rows * config.columns + 2 * vector_elements(problem)
         return Resources(
             threads=config.threads,
             registers=in_flight // 4 + elements * dtype.registers + OVERHEAD_REGISTERS + 16 * (dtype.registers - 1),
@@ -296,37 +288,28 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
             reuse=config.columns,
         )
 
-    def launch(self, config: RowLanesSharedBConfig, problem: Problem) -> Launch:
-        return launch_of(
-            threads=config.threads,
-            rows_per_block=strip_rows(config) * config.strips,
-            smem_bytes=smem_bytes(config, problem),
-            columns_per_block=config.columns,
-            splits=config.splits,
-        )
-
     def periods(self, config: RowLanesSharedBConfig, problem: Problem) -> Periods:
         return Periods(strip_rows(config), config.columns, prefetch(config, problem))
 
-    def tiling(self, config: RowLanesSharedBConfig, problem: Problem, resident: int) -> Tiling:
-        found = super().tiling(config, problem, resident)
-        return replace(
-            found,
-            tile_m=strip_rows(config),
-            k_of_resident_b=staged_rows(config, problem),
-            is_pipelined=True,
-            c_vector_bytes=problem.dtype.element_bytes,  # only lines of A count: B is copied once
-        )
+    def row_tiles(self, config: RowLanesSharedBConfig) -> int:
+        return config.strips
+
+    def own_tiling(self, config: RowLanesSharedBConfig, problem: Problem) -> dict[str, Any]:
+        return {
+            "k_of_resident_b": staged_rows(config, problem),
+            "is_pipelined": True,
+            "c_vector_bytes": problem.dtype.element_bytes,  # only lines of A count: B is copied once
+        }
 
     def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         In the first problem, a strip of rows is partial. In the second, the last strip overlaps the strip before it.
         In the third, all splits of k but the first are empty. In the fourth, a split's rows of B do not fit in shared
         memory. In the last, rows of A are not whole vectors.
         """
         high, once = strip_rows(config), prefetch(config, problem)
-        width = PACK_BYTES // problem.dtype.element_bytes
+        width = vector_elements(problem)
         teams = max(config.threads // max(config.lanes, WARP_THREADS), 1)
         deep = (staged_rows(config, problem) + once + width) * config.splits
         return (
@@ -387,7 +370,6 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
 
     def context(self, config: RowLanesSharedBConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
-            "about": "lanes along the rows of A, B in shared memory",
             "most_loads": most_loads(self.resources(config, problem).registers),
             "chunks": chunks(config, problem),
         }
