@@ -13,18 +13,15 @@ vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources
+from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families.family import WARP_THREADS, Family, rule_of, vector_elements
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import PartsOfK, Tunable
 from tsm2_tune.generator.split_k import (
@@ -36,15 +33,13 @@ from tsm2_tune.generator.split_k import (
     splits_to_prefer,
 )
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 Decomposition = Literal["one thread a row", "several threads a row", "several rows a thread", "both"]
 DECOMPOSITIONS: tuple[Decomposition, ...] = get_args(Decomposition)
 
-WARP_THREADS = 32
-VECTOR_BYTES = 16  # bytes of the widest load
 THREADS = (128, 256, 512)
 LANES = (1, 2, 4, 8, 16, 32, 128, 256, 512)
-ROWS = (1, 2, 4, 8, 16)
 VECTORS = (1, 2, 4, 8)
 PREFETCH = (1, 2, 4, 8)
 SPLITS = (1, 2, 3, 4, 6, 8, 13, 16, 26, 32, 48, 64, 96, 132, 192, 264, 396, 528)
@@ -121,37 +116,25 @@ def _adders(config: GemvConfig, problem: Problem) -> int:
     return adders(threads=config.threads, tile_bytes=block_m(config) * problem.dtype.sum.element_bytes)
 
 
+def _line(problem: Problem) -> int:
+    """Return the elements of a contiguous row or column of A."""
+    return problem.k if _a_along_k(problem) else problem.m
+
+
 def widest(problem: Problem) -> int:
     """Return the widest vector, in elements, that divides the contiguous rows or columns of A."""
-    extent = problem.k if _a_along_k(problem) else problem.m
-    most = VECTOR_BYTES // problem.dtype.element_bytes
-    return max(vector for vector in VECTORS if vector <= most and extent % vector == 0)
+    most = vector_elements(problem)
+    return max(vector for vector in VECTORS if vector <= most and _line(problem) % vector == 0)
 
 
-def _vectors_fit_lines(candidate: Candidate) -> bool:
-    problem = candidate.problem
-    return (problem.k if _a_along_k(problem) else problem.m) % _config(candidate).vector == 0
-
-
-def _rows_within_m(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
+def _rows_within_m(config: GemvConfig, problem: Problem) -> bool:
     fewest = 1 if _a_along_k(problem) else config.vector
     smallest = (config.threads, config.rows) == (THREADS[0], fewest) and step(config, problem) >= problem.k
     return smallest or block_m(config) <= problem.m
 
 
-def _lanes_within_k(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
-    return config.lanes == 1 or step(config, problem) < 2 * problem.k
-
-
-def _least_share(candidate: Candidate) -> int:
-    return max(LEAST_SHARE, step(_config(candidate), candidate.problem))
-
-
-def _share_worth_a_block(candidate: Candidate) -> bool:
-    splits = _config(candidate).splits
-    return splits == 1 or candidate.problem.k // splits >= _least_share(candidate)
+def _least_share(config: GemvConfig, problem: Problem) -> int:
+    return max(LEAST_SHARE, step(config, problem))
 
 
 def _blocks(candidate: Candidate) -> int:
@@ -159,7 +142,8 @@ def _blocks(candidate: Candidate) -> int:
 
 
 def _grid_fills_device(candidate: Candidate) -> bool:
-    could_divide = candidate.problem.k // _config(candidate).splits >= 2 * _least_share(candidate)
+    config, problem = _config(candidate), candidate.problem
+    could_divide = problem.k // config.splits >= 2 * _least_share(config, problem)
     return _blocks(candidate) >= NEARLY_ALL * candidate.limits.sms or not could_divide
 
 
@@ -176,53 +160,53 @@ class Gemv(Family[GemvConfig]):
     has_batches = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # sums of the last two are in f32
     rules = (
-        Rule(
+        rule_of(
             "one-column",
             "shape",
             "the kernel multiplies one vector: with more columns of B, it would read A again for each",
-            lambda c: c.problem.n == 1,
+            lambda config, problem: problem.n == 1,
             of=(),
         ),
-        Rule(
+        rule_of(
             "vectors-of-16-bytes",
             "limit",
             "a load moves at most 16 bytes",
-            lambda c: _config(c).vector * c.problem.dtype.element_bytes <= VECTOR_BYTES,
+            lambda config, problem: config.vector <= vector_elements(problem),
             of=("vector",),
         ),
-        Rule(
+        rule_of(
             "rows-are-vectors",
             "limit",
             "a load of a column-major A contains several rows, which must belong to the same thread",
-            lambda c: _a_along_k(c.problem) or _config(c).rows % _config(c).vector == 0,
+            lambda config, problem: _a_along_k(problem) or config.rows % config.vector == 0,
             of=("rows", "vector"),
         ),
-        Rule(
+        rule_of(
             "vectors-fit-lines",
             "shape",
             "if a row (or column) of A is not a multiple of the vector, it is loaded element by element",
-            _vectors_fit_lines,
+            lambda config, problem: _line(problem) % config.vector == 0,
             of=("vector",),
         ),
-        Rule(
+        rule_of(
             "rows-within-m",
             "shape",
             "a block of more rows than m loads element by element",
             _rows_within_m,
             of=("threads", "lanes", "rows", "vector"),
         ),
-        Rule(
+        rule_of(
             "lanes-within-k",
             "shape",
             "lanes beyond the end of a row would be idle",
-            _lanes_within_k,
+            lambda config, problem: config.lanes == 1 or step(config, problem) < 2 * problem.k,
             of=("lanes", "vector"),
         ),
-        Rule(
+        rule_of(
             "share-worth-a-block",
             "shape",
             "a split-k slice should have many columns of A, at least one for each lane",
-            _share_worth_a_block,
+            lambda config, problem: config.splits == 1 or problem.k // config.splits >= _least_share(config, problem),
             of=("lanes", "vector", "splits"),
         ),
         Rule(
@@ -234,17 +218,15 @@ class Gemv(Family[GemvConfig]):
         Rule("few-waves", "shape", "k should be split only until the blocks fill the device a few times", _few_waves),
     )
     config_type = GemvConfig
-
-    def grids(self) -> Iterable[Grid[GemvConfig]]:
-        axes = {
-            "threads": THREADS,
-            "lanes": LANES,
-            "rows": ROWS,
-            "vector": VECTORS,
-            "prefetch": PREFETCH,
-            "splits": SPLITS,
-        }
-        return [Grid(GemvConfig, axes, {"threads lanes": lambda config: config.lanes <= config.threads})]
+    axes: ClassVar = {
+        "threads": THREADS,
+        "lanes": LANES,
+        "rows": (1, 2, 4, 8, 16),
+        "vector": VECTORS,
+        "prefetch": PREFETCH,
+        "splits": SPLITS,
+    }
+    where: ClassVar = {"threads lanes": lambda config: config.lanes <= config.threads}
 
     def resources(self, config: GemvConfig, problem: Problem) -> Resources:
         dtype, along_k = problem.dtype, _a_along_k(problem)
@@ -261,15 +243,8 @@ class Gemv(Family[GemvConfig]):
             reuse=1,
         )
 
-    def launch(self, config: GemvConfig, problem: Problem) -> Launch:
-        return launch_of(
-            threads=config.threads,
-            rows_per_block=block_m(config),
-            smem_bytes=self.resources(config, problem).smem_bytes,
-            columns_per_block=1,
-            splits=config.splits,
-            flat_splits=flat_splits(block_m(config)),
-        )
+    def flat_splits(self, config: GemvConfig) -> int:
+        return flat_splits(block_m(config))
 
     def periods(self, config: GemvConfig, problem: Problem) -> Periods:
         return Periods(block_m(config), 1, config.prefetch * step(config, problem))
@@ -277,11 +252,8 @@ class Gemv(Family[GemvConfig]):
     def share_step(self, config: GemvConfig, problem: Problem) -> int:
         return step(config, problem)
 
-    def fits(self, problem: Problem) -> bool:
-        return problem.dtype_name in self.dtypes
-
     def probe_shapes(self, config: GemvConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         In the first problem, a tile of rows is partial. In the second, the last tile overlaps the tile before it, the
         last split of k is partial, and the loop along k has more than one iteration. In the third, all splits but the
@@ -338,15 +310,11 @@ class Gemv(Family[GemvConfig]):
     def context(self, config: GemvConfig, problem: Problem) -> dict[str, Any]:
         sum_bytes = problem.dtype.sum.element_bytes
         sum_width = min(VECTOR_BYTES // sum_bytes, block_m(config))  # a small tile has no more sums than rows
-        return {
+        return super().context(config, problem) | {
             "about": f"matrix times vector, {config.decomposition}",
-            "storage": problem.storage,
-            "a_along_k": _a_along_k(problem),
-            "b_along_n": problem.contiguous[1] == "n",
-            "c_along_n": problem.row_major_c,
             "sum_width": sum_width,
             "sum_bits": SUM_BITS[sum_width * sum_bytes],
-            "flat_splits": self.launch(config, problem).flat_splits,
+            "flat_splits": self.flat_splits(config),
             "group_splits": GROUP_SPLITS,
             "adders": _adders(config, problem),
         }

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources
+from tsm2_tune.generator.config import KernelConfig, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families.family import BLOCK_THREADS, Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.tunables import Tunable
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 BLOCK_SIDES = (8, 16, 32)  # options of block_m and block_n in steps 1 and 2; tiles of step 3 are square
 TILES_1D = (32, 64, 128)
@@ -31,10 +31,7 @@ COARSE_1D = (2, 4, 8, 16)
 TILES_2D = (64, 128)
 DEPTHS_2D = (8, 16)
 COARSE_2D = (4, 8)
-MOST_THREADS = 1024  # the most threads of a block, on every GPU since Fermi
-VECTOR_BYTES = 16
 LARGEST_VECTOR = 4  # f32 elements in VECTOR_BYTES
-OPS = ("nn", "ttt")  # all matrices column-major, or all row-major
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ def _exists(config: LadderConfig) -> bool:
     elements of a tile.
     """
     if config.step in ("tiled", "coarse1d"):
-        return config.threads <= MOST_THREADS
+        return config.threads <= BLOCK_THREADS
     piece = config.threads * (LARGEST_VECTOR if config.step == "vectorised" else 1)
     return config.block_m * config.tile_depth % piece == config.block_n * config.tile_depth % piece == 0
 
@@ -124,6 +121,7 @@ class Ladder(Family[LadderConfig]):
     summary = "general matrices in six optimisation steps, for learning; searched only if --family names it"
     template = "ladder.cu.jinja"
     dtypes = ("f32", "f64")
+    ops = ("nn", "ttt")  # all matrices column-major, or all row-major
     only_by_name = True
     rules = ()
     config_type = LadderConfig
@@ -163,28 +161,20 @@ class Ladder(Family[LadderConfig]):
             reuse=sums / loaded,
         )
 
-    def launch(self, config: LadderConfig, problem: Problem) -> Launch:
+    def periods(self, config: LadderConfig, problem: Problem) -> Periods:
         rows, columns = config.block_m, config.block_n
         if not problem.row_major_c:
             rows, columns = columns, rows
-        smem_bytes = self.resources(config, problem).smem_bytes
-        return launch_of(config.threads, rows, smem_bytes, columns_per_block=columns)
-
-    def periods(self, config: LadderConfig, problem: Problem) -> Periods:
-        launch = self.launch(config, problem)
-        return Periods(launch.rows_per_block, launch.columns_per_block, config.tile_depth)
-
-    def fits(self, problem: Problem) -> bool:
-        return problem.dtype_name in self.dtypes and problem.op in OPS
+        return Periods(rows, columns, config.tile_depth)
 
     def probe_shapes(self, config: LadderConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         C consists of whole tiles, or exceeds or lacks a row or a column, or exceeds whole tiles by a vector, or is
         smaller than a vector. k consists of whole k tiles or has a partial k tile.
         """
-        launch, depth = self.launch(config, problem), config.tile_depth
-        rows, columns = launch.rows_per_block, launch.columns_per_block
+        tile = self.periods(config, problem)
+        rows, columns, depth = tile.m, tile.n, tile.k
         return (
             (rows, columns, 2 * depth),
             (2 * rows + 1, columns + 1, 2 * depth + 1),
@@ -199,24 +189,16 @@ class Ladder(Family[LadderConfig]):
 
         If C has a large tile for each multiprocessor, the configuration that was fastest for a large C comes first.
         """
-        many = problem.m * problem.n >= LARGEST_TILE * limits.sms
+        order = -1 if problem.m * problem.n >= LARGEST_TILE * limits.sms else 1
         return tuple(
             LadderConfig(step.name, *factors)
             for step in STEPS.values()
-            for factors in dict.fromkeys(
-                (step.fastest_of_many, step.fastest_of_few, step.factors)
-                if many
-                else (step.fastest_of_few, step.fastest_of_many, step.factors)
-            )
+            for factors in dict.fromkeys((*(step.fastest_of_few, step.fastest_of_many)[::order], step.factors))
         )
 
     def context(self, config: LadderConfig, problem: Problem) -> dict[str, Any]:
-        return {
-            "about": STEPS[config.step].about,
-            "storage": problem.storage,
-            "row_major": problem.row_major_c,
-            "vector_bytes": VECTOR_BYTES,
-        }
+        own = {"about": STEPS[config.step].about, "row_major": problem.row_major_c, "vector_bytes": VECTOR_BYTES}
+        return super().context(config, problem) | own
 
 
 LADDER = Ladder()

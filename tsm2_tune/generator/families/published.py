@@ -9,25 +9,23 @@ GPUs", sections 3.2 to 3.6 (Algorithms 1 to 4), 4.2 (the versions V0 to V3) and 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources
+from tsm2_tune.generator.config import KernelConfig, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.launch_table import launch_of, with_tiles
 from tsm2_tune.generator.space.rules import columns_within_n, covering_rule, prefetch_within_k, strides_fill_device
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Tiling
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 6, 8, 12, 16, 24, 32)
-ROW_TILES = (1, 2, 4, 8, 16, 32, 64)  # [tcf]; past 64 the paper saw the speed decline (section 5.2)
 SMALL_M, SMALL_K = 2**18, 16  # m and k up to which launching the kernel takes longer than reading A
 
 VERSIONS = {
@@ -42,16 +40,13 @@ OPTIMISATIONS = {
 }
 
 Threads = Annotated[
-    int,
-    Tunable("threads of a block, one row of A each; also the rows of B staged at a time", symbol="t1"),
+    int, Tunable("threads of a block, one row of A each; also the rows of B staged at a time", symbol="t1")
 ]
 Columns = Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2")]
 
 
 @dataclass(frozen=True, slots=True)
 class Tsm2Config(KernelConfig):
-    """A configuration of the family tsm2: a value for each tunable, with the paper's symbol for it."""
-
     family: ClassVar[str] = "tsm2"
 
     version: Annotated[str, Tunable("published version: v0, v1, v2 or v3", symbol="V")]
@@ -62,8 +57,6 @@ class Tsm2Config(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class Ism2Config(KernelConfig):
-    """A configuration of the family ism2: a value for each tunable, with the paper's symbol for it."""
-
     family: ClassVar[str] = "ism2"
 
     optimisation: Annotated[
@@ -99,22 +92,15 @@ def _staged_bytes(config: Tsm2Config | Ism2Config, problem: Problem) -> int:
 
 
 class Published(Family[P]):
+    ops = ("nn",)
     c_vector_bytes = VECTOR_BYTES
-
-    def launch(self, config: P, problem: Problem) -> Launch:
-        return launch_of(
-            threads=config.threads,
-            rows_per_block=config.threads,
-            smem_bytes=self.resources(config, problem).smem_bytes,
-        )
+    all_columns = True
 
     def periods(self, config: P, problem: Problem) -> Periods:
         return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
 
-    def tiling(self, config: P, problem: Problem, resident: int) -> Tiling:
-        """Return how the kernel divides its work. A block reads its rows of A once per group of columns."""
-        found = super().tiling(config, problem, resident)
-        return replace(found, tile_n=config.columns, k_padding=config.prefetch)
+    def own_tiling(self, config: P, problem: Problem) -> dict[str, Any]:
+        return {"k_padding": config.prefetch}
 
 
 class Tsm2(Published[Tsm2Config]):
@@ -164,7 +150,7 @@ class Tsm2(Published[Tsm2Config]):
         return few + ((config,) if config.threads in THREADS else ())
 
     def context(self, config: Tsm2Config, problem: Problem) -> dict[str, Any]:
-        return {"about": VERSIONS[config.version]}
+        return super().context(config, problem) | {"about": VERSIONS[config.version]}
 
 
 class Ism2(Published[Ism2Config]):
@@ -173,16 +159,13 @@ class Ism2(Published[Ism2Config]):
     beside_resources = ("row_tiles",)
     rules = (*SHAPE_RULES, strides_fill_device("threads"))
     config_type = Ism2Config
-
-    def grids(self) -> Iterable[Grid[Ism2Config]]:
-        axes = {
-            "optimisation": tuple(OPTIMISATIONS),
-            "threads": THREADS,
-            "columns": COLUMNS,
-            "prefetch": PREFETCH,
-            "row_tiles": ROW_TILES,
-        }
-        return [Grid(Ism2Config, axes)]
+    axes: ClassVar = {
+        "optimisation": tuple(OPTIMISATIONS),
+        "threads": THREADS,
+        "columns": COLUMNS,
+        "prefetch": PREFETCH,
+        "row_tiles": (1, 2, 4, 8, 16, 32, 64),  # [tcf]; past 64 the paper saw the speed decline (section 5.2)
+    }
 
     def resources(self, config: Ism2Config, problem: Problem) -> Resources:
         # Optimisation 1 has the registers of TSM2's V3. Optimisation 2 also has C of this row and of the next row.
@@ -195,11 +178,8 @@ class Ism2(Published[Ism2Config]):
             reuse=config.columns,
         )
 
-    def launch(self, config: Ism2Config, problem: Problem) -> Launch:
-        return with_tiles(super().launch(config, problem), rows_per_block=config.threads * config.row_tiles)
-
     def context(self, config: Ism2Config, problem: Problem) -> dict[str, Any]:
-        return {"about": OPTIMISATIONS[config.optimisation]}
+        return super().context(config, problem) | {"about": OPTIMISATIONS[config.optimisation]}
 
 
 def nearest(options: tuple[int, ...], value: int) -> int:

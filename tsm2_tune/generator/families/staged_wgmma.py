@@ -6,11 +6,10 @@ multiprocessor can compute a tile of hundreds of rows, and reads of B cause litt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources
+from tsm2_tune.generator.config import KernelConfig, Periods, Resources
 from tsm2_tune.generator.device.architecture import HOST
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import WITH_WARPGROUP_PRODUCTS
@@ -19,19 +18,16 @@ from tsm2_tune.generator.families.stream_a import FEW_COLUMNS, MANY_COLUMNS
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import tunable
-from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules
 
 COLUMNS = (32, 64)  # options of block_n
 # Options of (threads, block_m). With block_m = 320, m = 20480 has 64 tiles: with two blocks per tile, 128 of 132
 # multiprocessors have work.
 TILES = ((128, 64), (128, 128), (256, 128), (256, 256), (384, 384), (512, 512), (640, 320))
 CHUNKS = (32, 64, 128)  # options of block_k
-STAGES = (2, 3, 4, 6)
 STRIP_ROWS = 64  # rows of a wgmma instruction
 PERIOD_BYTES = 1024  # bytes of shared memory after which the swizzle repeats
 FRAGMENT_REGISTERS = 40  # for addresses and descriptors
@@ -76,7 +72,9 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
     summary = (
         "C of many rows in 16 bits: wgmma of Hopper's tensor cores, which reads both operands from shared memory"
     )
+    about = "both operands in shared memory, multiplied there by warpgroups"
     template = "staged_wgmma.cu.jinja"
+    persistent = True
     has_batches = True
     without_vectors = STAGED_WITHOUT_VECTORS
     dtypes = ("bf16", "f16")
@@ -89,20 +87,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
             of=(),
         ),
         MANY_COLUMNS,
-        covering_rule(
-            "tile-rows-within-m",
-            "a tile of more rows than C has computes rows that C does not have",
-            tunable="block_m",
-            options=tuple(sorted({rows for _, rows in TILES})),
-            extent=lambda problem: problem.m,
-        ),
-        covering_rule(
-            "tile-columns-within-n",
-            "a tile of more columns than C has computes columns that C does not have",
-            tunable="block_n",
-            options=COLUMNS,
-            extent=lambda problem: problem.n,
-        ),
+        *tile_rules(tuple(sorted({rows for _, rows in TILES})), columns=COLUMNS)[:2],  # C may be many tiles
         covering_rule(
             "chunk-within-k",
             "a k tile that is longer than k is mostly zeros",
@@ -125,13 +110,13 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
     )
     beside_resources = ("splits",)
     config_type = StagedWgmmaConfig
-
-    def grids(self) -> Iterable[Grid[StagedWgmmaConfig]]:
-        axes = {
-            "threads block_m": TILES, "block_n": COLUMNS, "block_k": CHUNKS, "stages": STAGES,
-            "splits": SPLITS_OF_GRIDS,
-        }  # fmt: skip
-        return [Grid(StagedWgmmaConfig, axes)]
+    axes: ClassVar = {
+        "threads block_m": TILES,
+        "block_n": COLUMNS,
+        "block_k": CHUNKS,
+        "stages": (2, 3, 4, 6),
+        "splits": SPLITS_OF_GRIDS,
+    }
 
     def resources(self, config: StagedWgmmaConfig, problem: Problem) -> Resources:
         place = place_bytes(config, problem)
@@ -144,24 +129,11 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
             reuse=config.block_n,
         )
 
-    def launch(self, config: StagedWgmmaConfig, problem: Problem) -> Launch:
-        return launch_of(
-            threads=config.threads,
-            rows_per_block=config.block_m,
-            columns_per_block=config.block_n,
-            smem_bytes=self.resources(config, problem).smem_bytes,
-            splits=config.splits,
-            persistent=True,
-        )
-
     def periods(self, config: StagedWgmmaConfig, problem: Problem) -> Periods:
         return Periods(config.block_m, config.block_n, config.block_k)
 
-    def fits(self, problem: Problem) -> bool:
-        return problem.dtype_name in self.dtypes
-
     def probe_shapes(self, config: StagedWgmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
         tiles for each block. In the first two problems, operands are copied in whole 16-byte vectors. In the first,
@@ -207,16 +179,8 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         return items / (-(-items // config.splits) * config.splits)
 
     def context(self, config: StagedWgmmaConfig, problem: Problem) -> dict[str, Any]:
-        along_a, along_b, _ = problem.contiguous
-        return {
-            "about": "both operands in shared memory, multiplied there by warpgroups",
-            "kernel": self.name,
-            "storage": problem.storage,
-            "a_along_k": along_a == "k",
-            "b_along_k": along_b == "k",
-            "c_along_n": problem.row_major_c,
-            "place_elements": place_bytes(config, problem) // problem.dtype.element_bytes,
-        }
+        elements = place_bytes(config, problem) // problem.dtype.element_bytes
+        return super().context(config, problem) | {"place_elements": elements}
 
 
 FAMILIES = (StagedWgmma(),)
