@@ -7,8 +7,9 @@ from itertools import product
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig, MinplusConfig
-from tsm2_tune.generator.families.gemm.stencil import VECTOR_BYTES, with_widest_grids
+from tsm2_tune.generator.families.gemm.stencil import with_widest_grids
 from tsm2_tune.generator.problem import COLUMN_MAJOR, DTYPES, Problem
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 # In each case that BLAS has.
 STENCILS = [

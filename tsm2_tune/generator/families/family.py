@@ -235,7 +235,7 @@ class Family(ABC, Generic[C]):
         return (self.is_batched or is_of_grid) and self.fits(problem)
 
     def fits(self, problem: Problem) -> bool:
-        """Return whether the family computes products of this element type, layout and size, one or a batch of them."""
+        """Return whether the family computes products of this type, layout and size, one or a batch of them."""
         return problem.dtype_name in self.dtypes and (not self.ops or problem.op in self.ops)
 
     def computes(self, config: C, problem: Problem) -> bool:

@@ -13,24 +13,22 @@ its own, whose loops, offsets and vectors the compiler knows. One configuration 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import SHARED, KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families.family import Family, rule_of, vector_elements
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule, covering_rule
 from tsm2_tune.generator.space.tunables import MinBlocks, ThreadColumns, ThreadRows, Threads, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tiles import covering
+from tsm2_tune.generator.tiling import VECTOR_BYTES
 
-VECTOR_BYTES = 16  # bytes of the widest copy
 FEWEST_STORED_BYTES = 16  # of C at once, if threads write it themselves
 UNROLL = 4  # iterations along k that are unrolled
 THREADS = (64, 128, 256)
@@ -83,19 +81,13 @@ class SmallConfig(KernelConfig):
         ),
     ]
     direct: Annotated[
-        int,
-        Tunable("1: threads write their sums to C; 0: the sums pass through shared memory", is_constant=False),
+        int, Tunable("1: threads write their sums to C; 0: the sums pass through shared memory", is_constant=False)
     ]
     min_blocks: MinBlocks
     blocks: Annotated[int, Tunable("blocks that share the batch", is_launch=True)]
     own_m: OwnExtent = 0
     own_n: OwnExtent = 0
     own_k: OwnExtent = 0
-
-
-def vector_elements(problem: Problem) -> int:
-    """Return the elements of the widest copy."""
-    return VECTOR_BYTES // problem.dtype.element_bytes
 
 
 def lines(problem: Problem) -> tuple[int, ...]:
@@ -140,12 +132,7 @@ def _config(candidate: Candidate) -> SmallConfig:
     return candidate.config
 
 
-def _has_room(candidate: Candidate) -> bool:
-    return products_of_group(_config(candidate), candidate.problem) >= 1
-
-
-def _groups_begin_at_vectors(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
+def _groups_begin_at_vectors(config: SmallConfig, problem: Problem) -> bool:
     width, (m, n, k) = vector_elements(problem), (problem.m, problem.n, problem.k)
     group = products_of_group(config, problem)
     largest = replace(config, kilobytes=KILOBYTES[-1], stages=STAGES[0])
@@ -153,20 +140,14 @@ def _groups_begin_at_vectors(candidate: Candidate) -> bool:
     return are_whole or products_of_group(largest, problem) < width
 
 
-def _busy_threads(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
+def _busy_threads(config: SmallConfig, problem: Problem) -> bool:
     tiles = products_of_group(config, problem) * tiles_of_product(config, problem)
     return config.threads == THREADS[0] or 2 * tiles > config.threads
 
 
-def _padding_keeps_vectors(candidate: Candidate) -> bool:
-    width, (line_a, line_b, _) = vector_elements(candidate.problem), lines(candidate.problem)
-    return tunable(candidate, "padding") == 0 or (line_a % width == 0 and line_b % width == 0)
-
-
-def _direct_in_vectors(candidate: Candidate) -> bool:
-    stored = stored_bytes(_config(candidate), candidate.problem)
-    return tunable(candidate, "direct") == 0 or stored >= FEWEST_STORED_BYTES
+def _lines_are_vectors(problem: Problem) -> bool:
+    """Return whether lines of A and of B consist of whole vectors."""
+    return not any(line % vector_elements(problem) for line in lines(problem)[:2])
 
 
 def _grid_is_full(candidate: Candidate) -> bool:
@@ -180,17 +161,6 @@ def _grid_is_full(candidate: Candidate) -> bool:
     )
 
 
-def _min_blocks_fit(candidate: Candidate) -> bool:
-    return tunable(candidate, "min_blocks") <= max(candidate.occupancy.blocks_per_sm, MIN_BLOCKS[0])
-
-
-ROOM = Rule(
-    "product-in-shared-memory",
-    "limit",
-    "shared memory must hold a product: its operands in every stage, and its sums",
-    _has_room,
-    of=("kilobytes", "stages", "padding", "direct"),
-)
 OF_GROUP = ("threads", "kilobytes", "rows", "columns", "stages", "padding", "direct")
 
 
@@ -201,7 +171,13 @@ class Small(Family[SmallConfig]):
     is_batched = True
     config_type = SmallConfig
     rules = (
-        ROOM,
+        rule_of(
+            "product-in-shared-memory",
+            "limit",
+            "shared memory must hold a product: its operands in every stage, and its sums",
+            lambda config, problem: products_of_group(config, problem) >= 1,
+            of=("kilobytes", "stages", "padding", "direct"),
+        ),
         covering_rule(
             "rows-within-m",
             "a tile of more rows than a product has computes rows that the product does not have",
@@ -216,28 +192,28 @@ class Small(Family[SmallConfig]):
             options=TILE,
             extent=lambda problem: problem.n,
         ),
-        Rule(
+        rule_of(
             "padding-keeps-vectors",
             "shape",
             "with padding, a copy moves vectors only if every line consists of whole vectors",
-            _padding_keeps_vectors,
+            lambda config, problem: config.padding == 0 or _lines_are_vectors(problem),
             of=("padding",),
         ),
-        Rule(
+        rule_of(
             "groups-begin-at-vectors",
             "shape",
             "copies move whole vectors only if every group of products begins at a multiple of 16 bytes",
             _groups_begin_at_vectors,
             of=("kilobytes", "stages", "padding", "direct"),
         ),
-        Rule(
+        rule_of(
             "direct-in-vectors",
             "shape",
             "threads that write C themselves should write at least 16 bytes at once",
-            _direct_in_vectors,
+            lambda config, problem: config.direct == 0 or stored_bytes(config, problem) >= FEWEST_STORED_BYTES,
             of=("rows", "columns", "direct"),
         ),
-        Rule(
+        rule_of(
             "threads-have-tiles",
             "shape",
             "a group of products should have tiles for most threads of a block",
@@ -255,27 +231,21 @@ class Small(Family[SmallConfig]):
             "min-blocks-fit",
             "shape",
             "min_blocks must not exceed the blocks that shared memory and threads let a multiprocessor hold",
-            _min_blocks_fit,
+            lambda c: tunable(c, "min_blocks") <= max(c.occupancy.blocks_per_sm, MIN_BLOCKS[0]),
             of=(RESOURCES, "min_blocks"),
         ),
         REGISTERS_REACHABLE,
     )
     beside_resources = ("padding", "direct", "min_blocks", "blocks")
-
-    def grids(self) -> Iterable[Grid[SmallConfig]]:
-        tiles = [(rows, columns) for rows, columns in product(TILE, TILE) if rows * columns <= LARGEST_TILE]
-        yield Grid(
-            SmallConfig,
-            {
-                "threads": THREADS,
-                "kilobytes": KILOBYTES,
-                "rows columns": tiles,
-                "stages": STAGES,
-                "padding": (0, 1),
-                "direct": (0, 1),
-                "min_blocks blocks": BLOCKS,
-            },
-        )
+    axes: ClassVar = {
+        "threads": THREADS,
+        "kilobytes": KILOBYTES,
+        "rows columns": [(rows, columns) for rows, columns in product(TILE, TILE) if rows * columns <= LARGEST_TILE],
+        "stages": STAGES,
+        "padding": (0, 1),
+        "direct": (0, 1),
+        "min_blocks blocks": BLOCKS,
+    }
 
     def specialized(self, config: SmallConfig, problem: Problem) -> SmallConfig:
         return replace(config, own_m=problem.m, own_n=problem.n, own_k=problem.k)
@@ -286,10 +256,8 @@ class Small(Family[SmallConfig]):
 
     def fits(self, problem: Problem) -> bool:
         """Return whether the family computes products of this type and size: some configuration has room for one."""
-        if problem.dtype_name not in self.dtypes:
-            return False
         roomy = SmallConfig(THREADS[0], KILOBYTES[-1], 1, 1, STAGES[0], 0, 1, *BLOCKS[0])
-        return self.computes(roomy, problem)
+        return super().fits(problem) and self.computes(roomy, problem)
 
     def computes(self, config: SmallConfig, problem: Problem) -> bool:
         return products_of_group(config, problem) >= 1
@@ -313,6 +281,9 @@ class Small(Family[SmallConfig]):
             config.threads, 1, config.kilobytes * 1024, splits=config.blocks, persistent=True, batched=SHARED
         )
 
+    def own_tiling(self, config: SmallConfig, problem: Problem) -> dict[str, Any]:
+        return {"tile_m": 1, "tile_n": 0}
+
     def matrices_in_smem(self, config: SmallConfig, problem: Problem) -> tuple[int, int]:
         return config.stages, config.padding * vector_elements(problem)
 
@@ -322,7 +293,7 @@ class Small(Family[SmallConfig]):
         return Periods(max(config.rows, width), max(config.columns, width), max(UNROLL, width))
 
     def probe_shapes(self, config: SmallConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         The first has the problem's extents, for which the kernel may have code of its own; the next differ from it in
         one extent. Of the others, tiles are whole or partial, and matrices consist of whole vectors or do not.
@@ -350,8 +321,7 @@ class Small(Family[SmallConfig]):
                 for rows, columns in FIRST_TILES
             )
         )
-        width, (line_a, line_b, _) = vector_elements(problem), lines(problem)
-        padding = int(line_a % width == line_b % width == 0 and max(line_a, line_b) > 2 * width)
+        padding = int(_lines_are_vectors(problem) and max(lines(problem)[:2]) > 2 * vector_elements(problem))
         found = []
         for tile, block in sorted(product(range(len(tiles)), range(len(FIRST_BLOCKS))), key=sum):
             (rows, columns), (threads, kilobytes, stages) = tiles[tile], FIRST_BLOCKS[block]
@@ -365,13 +335,7 @@ class Small(Family[SmallConfig]):
         return tuple(found)
 
     def context(self, config: SmallConfig, problem: Problem) -> dict[str, Any]:
-        along_a, along_b, along_c = problem.contiguous
-        return {
-            "about": self.summary,
-            "storage": problem.storage,
-            "a_along_k": along_a == "k",
-            "b_along_n": along_b == "n",
-            "c_along_n": along_c == "n",
+        return super().context(config, problem) | {
             "is_gram": problem.is_gram,
             "is_padded": config.padding == 1,
             "is_direct": config.direct == 1,

@@ -33,14 +33,14 @@ import numpy as np
 from tsm2_tune.generator.config import Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import UNLIMITED, Ints, Occupancy
+from tsm2_tune.generator.families.family import BLOCK_THREADS, WARP_THREADS
 from tsm2_tune.generator.problem import Problem
 
 # The upper bounds of Algorithm 2's loops.
 MOST_DIM = 256  # M_dimMAX, N_dimMAX
 MOST_BLK = 256  # M_blkMAX, N_blkMAX
 MOST_K_BLK = 64  # K_blkMAX
-WARP_THREADS = 32
-MOST_THREADS = 1024  # the most threads of a block, on every GPU since Fermi
+MOST_THREADS = BLOCK_THREADS
 
 
 @dataclass(frozen=True, slots=True)

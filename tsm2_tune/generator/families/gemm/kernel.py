@@ -19,16 +19,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tsm2_tune.generator.config import Launch, Periods, Resources
+from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import Ints, Occupancy, occupancies
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families.family import WARP_THREADS, Family, vector_elements
 from tsm2_tune.generator.families.gemm.bacugen import (
     MOST_BLK,
     MOST_DIM,
     MOST_K_BLK,
     MOST_THREADS,
-    WARP_THREADS,
     blocks,
     published_occupancy,
     with_reading_grids,
@@ -40,7 +39,6 @@ from tsm2_tune.generator.families.gemm.stencil import (
     OF_GRIDS,
     READS,
     STENCIL_RULES,
-    VECTOR_BYTES,
     VECTORS,
     StencilConfig,
     at_a_time,
@@ -52,7 +50,6 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import Joined, Rows
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
 from tsm2_tune.generator.tiles import SKINNY
 
@@ -79,6 +76,7 @@ WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 # (threads per multiprocessor, reuse): the least values of the fastest configurations on an H200.
 LEAST = {"f32": (512, 4.0), "c64": (512, 16 / 3), "f64": (256, 4.0), "c128": (384, 4.0)}
+WAYS = tuple(product(VECTORS, READS, LOADS, BUFFERS))
 ENOUGH = 300  # variants that the default guidelines leave at least
 BLOCKS_AT_A_TIME = 4096  # rows of `blocks()` that `configurations` expands at a time: most callers use the first ones
 LINE_BYTES = (32, 64, 128)  # from a sector of device memory to a line of the L1
@@ -92,6 +90,7 @@ class GemmConfig(StencilConfig):
 
 class Gemm(Family[GemmConfig]):
     summary = "general matrices: a tile of C in registers, k tiles of A and B prefetched through shared memory"
+    about = "a tile of C in registers, k tiles of A and B prefetched"
     template = "gemm/kernel.cu.jinja"
     rules = STENCIL_RULES
     config_type = GemmConfig
@@ -112,7 +111,7 @@ class Gemm(Family[GemmConfig]):
         A reading grid is the grid that the threads form to load an operand's k tile. For operands of other storage
         orders the reading grids are transposed.
         """
-        for way in product(VECTORS, READS, LOADS, BUFFERS):
+        for way in WAYS:
             for some in np.split(np.arange(len(blocks())), range(BLOCKS_AT_A_TIME, len(blocks()), BLOCKS_AT_A_TIME)):
                 columns = with_reading_grids(some, Problem(1, 1, 1, "f32")).values()
                 for row in zip(*(column.tolist() for column in columns), strict=True):
@@ -127,10 +126,7 @@ class Gemm(Family[GemmConfig]):
             (config.m_dim_b, config.n_dim_b, config.n_blk, along_b == "k"),
         )
         return (
-            config.read in READS
-            and config.vector in VECTORS
-            and config.load in LOADS
-            and config.buffers in BUFFERS
+            (config.vector, config.read, config.load, config.buffers) in WAYS
             and 0 < config.m_dim <= MOST_DIM
             and 0 < config.n_dim <= MOST_DIM
             and threads % WARP_THREADS == 0
@@ -150,11 +146,6 @@ class Gemm(Family[GemmConfig]):
     def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
     ) -> tuple[Sequence[Candidate], Counter[str]]:
-        """Return the candidates that every rule keeps, and rule name -> number of dropped candidates.
-
-        A candidate counts for the first rule that drops it. The candidates are stored as tables, one for each value
-        of (vector, read, load, buffers).
-        """
         dropped = Counter[str]()
         tables = self._tables(problem, limits, guidelines, rules, dropped)
         return Joined([Rows(one) for one in tables]), dropped
@@ -172,8 +163,7 @@ class Gemm(Family[GemmConfig]):
         Add the number of candidates that each rule drops to `dropped`.
         """
         return [
-            self._kept(Candidate(self, self.table(*one), problem, limits, guidelines), rules, dropped)
-            for one in product(VECTORS, READS, LOADS, BUFFERS)
+            self._kept(Candidate(self, self.table(*one), problem, limits, guidelines), rules, dropped) for one in WAYS
         ]
 
     def _kept(self, candidate: Candidate, rules: Sequence[Rule], dropped: Counter[str]) -> Candidate:
@@ -265,22 +255,14 @@ class Gemm(Family[GemmConfig]):
             )
         return super().occupancy(resources, limits)
 
-    def launch(self, config: GemmConfig, problem: Problem) -> Launch:
-        return launch_of(
-            threads=config.m_dim * config.n_dim,
-            rows_per_block=config.m_blk,
-            smem_bytes=self.resources(config, problem).smem_bytes,
-            columns_per_block=config.n_blk,
-        )
-
     def periods(self, config: GemmConfig, problem: Problem) -> Periods:
         return Periods(config.m_blk, config.n_blk, config.k_blk)
 
     def fits(self, problem: Problem) -> bool:
-        return problem.dtype_name in self.dtypes and min(problem.m, problem.n) > SKINNY
+        return super().fits(problem) and min(problem.m, problem.n) > SKINNY
 
     def probe_shapes(self, config: GemmConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel.
+        """Return shapes as `Family` does.
 
         In these problems, tiles of C are whole, partial, or larger than C, and k tiles are whole or partial. In the
         first problem, C is two whole tiles side by side. In the third problem, the extents exceed whole tiles by 2,
@@ -308,24 +290,15 @@ class Gemm(Family[GemmConfig]):
         return tuple(dict.fromkeys(filter(None, found)))
 
     def context(self, config: GemmConfig, problem: Problem) -> dict[str, Any]:
-        along_a, along_b, _ = problem.contiguous
         wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
         bits = problem.dtype.component.c_type
-        return {
-            "about": "a tile of C in registers, k tiles of A and B prefetched",
+        return super().context(config, problem) | {
             "bounds": "threads",
             "zero": "scalar(0)",  # the value of a k tile's elements outside of A or B
-            "storage": problem.storage,
             "bits": f"{bits}2",  # the CUDA type of two real numbers
             "piece_bits": f"{bits}{config.load * problem.dtype.parts}",  # the CUDA type that a thread loads at a time
             "read_by": READS[config.read],
             "wide_a": wide_a,
             "wide_b": wide_b,
-            "a_along_k": along_a == "k",
-            "b_along_k": along_b == "k",
-            "c_along_n": problem.row_major_c,
-            "squares": (
-                config.vector * problem.dtype.element_bytes == VECTOR_BYTES
-                and config.m_dim % 2 == config.n_dim % 2 == 0
-            ),
+            "squares": (config.vector == vector_elements(problem) and config.m_dim % 2 == config.n_dim % 2 == 0),
         }

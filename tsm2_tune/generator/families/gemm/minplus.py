@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tsm2_tune.generator.families.gemm.bacugen import WARP_THREADS
+from tsm2_tune.generator.families.family import WARP_THREADS
 from tsm2_tune.generator.families.gemm.kernel import Gemm, GemmConfig
 from tsm2_tune.generator.problem import MIN_PLUS, Problem
 

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.gemm.bacugen import WARP_THREADS
+from tsm2_tune.generator.families.family import WARP_THREADS, rule_of, vector_elements
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule
@@ -17,7 +17,6 @@ from tsm2_tune.generator.space.tunables import Tunable
 VECTORS = (1, 2, 4)
 LOADS = (1, 2, 4)
 BUFFERS = (1, 2)  # k tiles in shared memory; with 1 the next k tile is loaded into registers
-VECTOR_BYTES = 16  # the most bytes of shared memory that a thread reads at a time
 # Options of `read` -> the CUDA intrinsic: loads cached in the L1, or loads on the read-only path.
 READS = {"ca": "__ldca", "nc": "__ldg"}
 OLDEST_WITH_NC, ONE_READ_PATH = (3, 5), (7, 0)  # compute capabilities: the first with __ldg; one path for both
@@ -47,23 +46,17 @@ class StencilConfig(KernelConfig):
     read: Annotated[str, Tunable("loads of A and B: normal (ca) or through the read-only cache (nc)")]
     load: Annotated[
         int,
-        Tunable(
-            "elements of A or B that a thread loads at a time, if they are aligned; 1 in the paper",
-            default=1,
-        ),
+        Tunable("elements of A or B that a thread loads at a time, if they are aligned; 1 in the paper", default=1),
     ] = 1
     buffers: Annotated[
-        int,
-        Tunable("k tiles in shared memory; 1 in the paper; with more, copies are asynchronous", default=1),
+        int, Tunable("k tiles in shared memory; 1 in the paper; with more, copies are asynchronous", default=1)
     ] = 1
 
 
 S = TypeVar("S", bound=StencilConfig)
 
 
-def _vectors_fit_threads(candidate: Candidate) -> bool:
-    config = candidate.config
-    assert isinstance(config, StencilConfig)
+def _vectors_fit_threads(config: StencilConfig, problem: Problem) -> bool:
     m_vectors, n_vectors = config.m_dim * config.vector, config.n_dim * config.vector  # a vector of each thread
     return config.vector == 1 or (config.m_blk % m_vectors == 0) & (config.n_blk % n_vectors == 0)
 
@@ -84,35 +77,22 @@ def line_bytes(config: StencilConfig, problem: Problem) -> int:
     return shorter * problem.dtype.element_bytes
 
 
-def _loads_fit_grids(candidate: Candidate) -> bool:
-    config = candidate.config
-    assert isinstance(config, StencilConfig)
-    along_a, along_b, _ = candidate.problem.contiguous
-    wide_a, wide_b = at_a_time(config.load, config.buffers, candidate.problem)
+def _loads_fit_grids(config: StencilConfig, problem: Problem) -> bool:
+    along_a, along_b, _ = problem.contiguous
+    wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
     of_a, of_b = (config.k_blk if along_a == "k" else config.m_blk, config.k_blk if along_b == "k" else config.n_blk)
     return (of_a % (config.m_dim_a * wide_a) == 0) & (of_b % (config.m_dim_b * wide_b) == 0)
 
 
-def _lines_are_loads(candidate: Candidate) -> bool:
-    load, buffers = tunable(candidate, "load"), tunable(candidate, "buffers")
-    return load == 1 or load in _in_loads(candidate, load, buffers)
+def _widest_copies(config: StencilConfig, problem: Problem) -> bool:
+    widest = vector_elements(problem)
+    return config.buffers == 1 or config.load == widest or widest not in _in_loads(problem, widest, config.buffers)
 
 
-def _widest_copies(candidate: Candidate) -> bool:
-    load, buffers = tunable(candidate, "load"), tunable(candidate, "buffers")
-    widest = VECTOR_BYTES // candidate.problem.dtype.element_bytes
-    return buffers == 1 or load == widest or widest not in _in_loads(candidate, widest, buffers)
-
-
-def _in_loads(candidate: Candidate, load: int, buffers: int) -> list[int]:
-    """Return the elements that a thread loads at a time, for each operand whose contiguous extent is whole loads.
-
-    The list has no entry for an operand whose contiguous extent is not whole loads.
-    """
-    problem = candidate.problem
-    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
+def _in_loads(problem: Problem, load: int, buffers: int) -> list[int]:
+    """Return the elements that a thread loads at a time, for each operand whose contiguous extent is whole loads."""
     wide = at_a_time(load, buffers, problem)
-    return [of for of, along in zip(wide, problem.contiguous, strict=False) if extents[along] % load == 0]
+    return [of for of, along in zip(wide, problem.contiguous, strict=False) if getattr(problem, along) % load == 0]
 
 
 def at_a_time(load: int, buffers: int, problem: Problem) -> tuple[int, int]:
@@ -138,7 +118,7 @@ LINES = Rule(
     "memory is read in sectors of 32 bytes, which neighbouring threads should share",
     _reads_lines,
 )
-LOADS_FIT_GRIDS = Rule(
+LOADS_FIT_GRIDS = rule_of(
     "loads-fit-grids",
     "limit",
     "in contiguous memory, a tile must be a multiple of what its threads load at a time",
@@ -213,40 +193,37 @@ STENCIL_RULES = (
         "asynchronous copies to shared memory need compute capability 8.0 or newer",
         lambda c: tunable(c, "buffers") == 1 or not (0, 0) < c.limits.compute_capability < OLDEST_WITH_COPIES,
     ),
-    Rule(
+    rule_of(
         "vectors-of-16-bytes",
         "limit",
         "a thread reads at most 16 bytes of shared memory at a time",
-        lambda c: tunable(c, "vector") * c.problem.dtype.element_bytes <= VECTOR_BYTES,
+        lambda config, problem: config.vector <= vector_elements(problem),
     ),
-    Rule(
+    rule_of(
         "vectors-fit-threads",
         "limit",
         "a thread's rows and columns of C must be multiples of its vector",
         _vectors_fit_threads,
     ),
-    Rule(
+    rule_of(
         "loads-fit-vectors",
         "limit",
         "a thread stores to shared memory what it loaded at a time, so vector must be a multiple of load",
-        lambda c: tunable(c, "vector") % tunable(c, "load") == 0,
+        lambda config, problem: config.vector % config.load == 0,
     ),
-    Rule(
+    rule_of(
         "widest-vectors-first",
         "shape",
         "reads of less than 16 bytes of shared memory are the bottleneck: wide loads and more buffers do not help",
-        lambda c: (
-            tunable(c, "load") == tunable(c, "buffers") == 1
-            or tunable(c, "vector") * c.problem.dtype.element_bytes == VECTOR_BYTES
-        ),
+        lambda config, problem: config.load == config.buffers == 1 or config.vector == vector_elements(problem),
     ),
-    Rule(
+    rule_of(
         "lines-are-loads",
         "shape",
         "loads of several elements are aligned only if the contiguous extent of A or B is a multiple of load",
-        _lines_are_loads,
+        lambda config, problem: config.load == 1 or config.load in _in_loads(problem, config.load, config.buffers),
     ),
-    Rule(
+    rule_of(
         "widest-copies",
         "shape",
         "if the contiguous extent of A or B is a multiple of 16 bytes, copies of 16 bytes cost least",
