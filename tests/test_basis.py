@@ -162,7 +162,7 @@ def test_trials_are_compared_once_while_a_store_is_open(path: Path, monkeypatch:
 def test_a_changed_constant_is_another_kernel_and_a_comment_is_none(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, tmp_path / "tsm2_tune")
     family = FAMILIES["stream_a_fma"]
-    template, tunables = f"templates/{family.template}", "generator/families/stream_a/fma.py"
+    template, tunables = f"templates/{family.template}", "generator/families/stream_a/kernel.py"
     script = (
         "from tsm2_tune.generator.families.stream_a import StreamAFmaConfig as Config\n"
         "from tsm2_tune.generator.problem import Problem\n"

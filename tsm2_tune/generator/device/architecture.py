@@ -33,10 +33,7 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Properties of one compute capability.
-
-    Latencies are those of an idle device, in clocks of the multiprocessor.
-    """
+    """Properties of one compute capability. Latencies are in clocks of a multiprocessor of an idle device."""
 
     compute_capability: ComputeCapability
     name: str
@@ -170,10 +167,7 @@ def architecture_of(compute_capability: ComputeCapability) -> Architecture:
 
 
 def tensor_fmas(compute_capability: ComputeCapability) -> dict[str, int]:
-    """Return element type -> dense tensor-core FMAs per clock per multiprocessor.
-
-    The mapping is empty for a compute capability without tensor cores.
-    """
+    """Return element type -> dense tensor-core FMAs per clock per multiprocessor; empty without tensor cores."""
     return TENSOR_FMAS.get(architecture_of(compute_capability).compute_capability, {})
 
 

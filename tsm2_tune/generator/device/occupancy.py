@@ -41,10 +41,10 @@ def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes:
     architecture = architecture_of(limits.compute_capability)
     warps = rounded_up(threads, limits.warp_threads) // limits.warp_threads
     blocks_by = {
-        "warps": _blocks_by_warps(limits, threads, warps),
+        "warps": 0 if threads > limits.threads_per_block else limits.threads_per_sm // limits.warp_threads // warps,
         "blocks": limits.blocks_per_sm,
         "registers": _blocks_by_registers(limits, architecture, registers, warps),
-        "shared memory": _blocks_by_smem(limits, architecture, smem_bytes),
+        "shared memory": int(_blocks_by_smem(limits, architecture, smem_bytes)),
     }
     blocks = min(blocks_by.values())
     return Occupancy(
@@ -66,7 +66,7 @@ def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_by
             np.where(threads > limits.threads_per_block, 0, limits.threads_per_sm // limits.warp_threads // warps),
             np.full_like(threads, limits.blocks_per_sm),
             by_registers[np.minimum(registers, len(by_registers) - 1), warps - 1],
-            _many_by_smem(limits, architecture, smem_bytes),
+            _blocks_by_smem(limits, architecture, smem_bytes),
         ]
     )
     return Occupancy(
@@ -80,10 +80,9 @@ def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_by
 
 @cache
 def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
-    """Return the results of `_blocks_by_registers` as an array.
+    """Return the results of `_blocks_by_registers` for each number of registers and of warps, minus 1, as an array.
 
-    The row is the number of registers per thread, and the column is the number of warps per block minus 1. The last
-    row is for every number of registers above a thread's limit.
+    The last row is for every number of registers above a thread's limit.
     """
     architecture = architecture_of(limits.compute_capability)
     rows = range(architecture.registers_per_thread + 2)
@@ -93,25 +92,9 @@ def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
     )
 
 
-def _many_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: Ints) -> Ints:
-    """Return the result of `_blocks_by_smem` for each element of `smem_bytes`."""
-    reserved, unit = limits.smem_bytes_reserved_per_block, architecture.smem_unit_bytes
-    units = -(-(smem_bytes + reserved) // unit)
-    allocated = unit * np.arange(int(units.max(initial=0)) + 1)
-    blocks = np.where(allocated > 0, limits.smem_bytes_per_sm // np.maximum(allocated, 1), UNLIMITED)
-    blocks[allocated > max(limits.smem_bytes_per_block, limits.smem_bytes_per_block_optin) + reserved] = 0
-    return np.asarray(blocks[units])
-
-
 def rounded_up(count: int, unit: int) -> int:
     """Return `count` rounded up to a multiple of `unit`."""
     return -(-count // unit) * unit
-
-
-def _blocks_by_warps(limits: DeviceLimits, threads: int, warps: int) -> int:
-    if threads > limits.threads_per_block:
-        return 0
-    return limits.threads_per_sm // limits.warp_threads // warps
 
 
 def _blocks_by_registers(limits: DeviceLimits, architecture: Architecture, registers: int, warps: int) -> int:
@@ -139,10 +122,11 @@ def _blocks_in_partitions(limits: DeviceLimits, partitions: int, registers_per_w
     return warps_per_partition * partitions // warps
 
 
-def _blocks_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: int) -> int:
+def _blocks_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: Any) -> Any:
+    """Return the number of blocks. The argument and the result may be arrays."""
     reserved = limits.smem_bytes_reserved_per_block
     allocated = rounded_up(smem_bytes + reserved, architecture.smem_unit_bytes)
     # GPUs older than Volta have no opt-in limit; their drivers report the normal limit for it, or 0.
-    if allocated > max(limits.smem_bytes_per_block, limits.smem_bytes_per_block_optin) + reserved:
-        return 0
-    return limits.smem_bytes_per_sm // allocated if allocated else UNLIMITED
+    most = max(limits.smem_bytes_per_block, limits.smem_bytes_per_block_optin) + reserved
+    blocks = np.where(allocated > 0, limits.smem_bytes_per_sm // np.maximum(allocated, 1), UNLIMITED)
+    return np.where(allocated > most, 0, blocks)

@@ -19,10 +19,7 @@ from tsm2_tune.generator.problem import DTYPES, TF32_DTYPES, Dtype, Problem
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The peak rates of a device, in 1e9 bytes or operations per second.
-
-    The rates are measured or come from the data sheet.
-    """
+    """The measured or published peak rates of a device, in 1e9 bytes or operations per second."""
 
     read_gbytes_per_s: float  # of a kernel that only reads
     copy_gbytes_per_s: float  # of a copy, counting bytes read plus bytes written
@@ -115,10 +112,7 @@ class Modelled:
 
 
 def modelled(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Modelled:
-    """Return the results of the roofline model and of the TSM2 model for the problem.
-
-    Raise InputError if `roofline` raises it.
-    """
+    """Return the results of both models for the problem. Raise InputError if `roofline` raises it."""
     why_not = unmodelled(problem)
     choice = choose(problem, limits) if why_not is None else None
     return Modelled(problem, roofline(problem, limits, ceilings), choice, why_not)

@@ -168,10 +168,7 @@ class Family(ABC, Generic[C]):
         return 0, 0
 
     def has(self, config: C, problem: Problem) -> bool:
-        """Return whether the space has the configuration before any rule drops some.
-
-        A variant of a configuration of the space (`later`) counts too.
-        """
+        """Return whether the space has the configuration, or `later` has it, before any rule drops some."""
         return any(grid.holds(config) for grid in self.every_grid) and (
             config == config.early or config in self.later(config)
         )
@@ -212,8 +209,9 @@ class Family(ABC, Generic[C]):
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems for verification, which together reach every branch of the kernel.
 
-        In these problems, blocks of rows, groups of columns, and steps and tiles along k are whole or partial. The
-        sizes follow from the launch and from the tunables `columns`, `prefetch` and `threads` if the family has them.
+        In these problems, blocks of rows, groups of columns, and steps and tiles along k are whole or partial. In
+        some, k is odd or an extent is one more than whole vectors. Verification passes operands that are 16-byte
+        aligned and have odd leading dimensions, and operands that are not aligned.
         """
         rows, tunables = self.launch(config, problem).rows_per_block, config.tunables
         tile_of_rows = self.periods(config, problem).m
@@ -252,10 +250,7 @@ class Family(ABC, Generic[C]):
 
     @property
     def proposes(self) -> bool:
-        """Whether the family overrides `proposals`.
-
-        If it does not, a search first tries the configurations that were fastest for other problems.
-        """
+        """Whether it overrides `proposals`. If not, a search first tries what was fastest for other problems."""
         return type(self).proposals is not Family.proposals
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import WARP_THREADS, Family, rule_of, vector_elements
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import PartsOfK, Tunable
 from tsm2_tune.generator.split_k import (
@@ -86,11 +86,6 @@ class GemvConfig(KernelConfig):
         return "several rows a thread" if several_rows else "one thread a row"
 
 
-def _config(candidate: Candidate) -> GemvConfig:
-    assert isinstance(candidate.config, GemvConfig)
-    return candidate.config
-
-
 def _a_along_k(problem: Problem) -> bool:
     return problem.contiguous[0] == "k"
 
@@ -137,19 +132,11 @@ def _least_share(config: GemvConfig, problem: Problem) -> int:
     return max(LEAST_SHARE, step(config, problem))
 
 
-def _blocks(candidate: Candidate) -> int:
-    return candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
-
-
 def _grid_fills_device(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
+    config, problem = candidate.config, candidate.problem
+    assert isinstance(config, GemvConfig)
     could_divide = problem.k // config.splits >= 2 * _least_share(config, problem)
-    return _blocks(candidate) >= NEARLY_ALL * candidate.limits.sms or not could_divide
-
-
-def _few_waves(candidate: Candidate) -> bool:
-    resident = candidate.limits.sms * max(candidate.occupancy.blocks_per_sm, 1)
-    return _config(candidate).splits == 1 or _blocks(candidate) <= MOST_WAVES * resident
+    return candidate.launch.blocks(problem.m, problem.n) >= NEARLY_ALL * candidate.limits.sms or not could_divide
 
 
 class Gemv(Family[GemvConfig]):
@@ -215,7 +202,16 @@ class Gemv(Family[GemvConfig]):
             "every multiprocessor should have a block: split k if there are too few rows",
             _grid_fills_device,
         ),
-        Rule("few-waves", "shape", "k should be split only until the blocks fill the device a few times", _few_waves),
+        Rule(
+            "few-waves",
+            "shape",
+            "k should be split only until the blocks fill the device a few times",
+            lambda c: (
+                tunable(c, "splits") == 1
+                or c.launch.blocks(c.problem.m, c.problem.n)
+                <= MOST_WAVES * c.limits.sms * max(c.occupancy.blocks_per_sm, 1)
+            ),
+        ),
     )
     config_type = GemvConfig
     axes: ClassVar = {
@@ -253,20 +249,13 @@ class Gemv(Family[GemvConfig]):
         return step(config, problem)
 
     def probe_shapes(self, config: GemvConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        In the first problem, a tile of rows is partial. In the second, the last tile overlaps the tile before it, the
-        last split of k is partial, and the loop along k has more than one iteration. In the third, all splits but the
-        first are empty, and verification passes an aligned A with an odd leading dimension. In the last, rows and
-        columns of A are not whole vectors.
-        """
         high, once, vector = block_m(config), step(config, problem), config.vector
         along_k = _a_along_k(problem)
         return (
-            (max(high - vector, 1), 2, (config.prefetch + 1) * once + vector),
+            (max(high - vector, 1), 2, (config.prefetch + 1) * once + vector),  # a partial tile of rows
             (high + vector, 1, (config.prefetch + 1) * once * config.splits - vector * (once > vector)),
             (2 * high + along_k, 2, once if along_k else once * vector + 1),
-            (high + 1, 3, once * config.splits + 1),
+            (high + 1, 3, once * config.splits + 1),  # rows and columns of A are not whole vectors
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GemvConfig, ...]:

@@ -36,11 +36,7 @@ LARGEST_VECTOR = 4  # f32 elements in VECTOR_BYTES
 
 @dataclass(frozen=True, slots=True)
 class LadderConfig(KernelConfig):
-    """A configuration of the family ladder: a value for each tunable.
-
-    If C is column-major, tunables named after rows are for columns of C, and tunables named after columns are for
-    rows.
-    """
+    """A configuration of the ladder. If C is column-major, tunables named after rows are for columns of C."""
 
     family: ClassVar[str] = "ladder"
 
@@ -168,27 +164,20 @@ class Ladder(Family[LadderConfig]):
         return Periods(rows, columns, config.tile_depth)
 
     def probe_shapes(self, config: LadderConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        C consists of whole tiles, or exceeds or lacks a row or a column, or exceeds whole tiles by a vector, or is
-        smaller than a vector. k consists of whole k tiles or has a partial k tile.
-        """
         tile = self.periods(config, problem)
         rows, columns, depth = tile.m, tile.n, tile.k
         return (
-            (rows, columns, 2 * depth),
+            (rows, columns, 2 * depth),  # whole tiles
             (2 * rows + 1, columns + 1, 2 * depth + 1),
             (rows + 1, 2 * columns - 1, max(depth - 1, 1)),
             (max(rows - 1, 1), max(columns - 1, 1), depth + 3),
+            # A vector more than whole tiles.
             (rows + LARGEST_VECTOR, columns + LARGEST_VECTOR, depth + LARGEST_VECTOR),
-            (1, 3, depth + 1),
+            (1, 3, depth + 1),  # less than a vector
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[LadderConfig, ...]:
-        """Return, for each step, the fastest configurations on an H200 and the article's configuration.
-
-        If C has a large tile for each multiprocessor, the configuration that was fastest for a large C comes first.
-        """
+        """Return, for each step, what was fastest on an H200, first for such a C, and the article's configuration."""
         order = -1 if problem.m * problem.n >= LARGEST_TILE * limits.sms else 1
         return tuple(
             LadderConfig(step.name, *factors)

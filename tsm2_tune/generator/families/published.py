@@ -84,10 +84,7 @@ SHAPE_RULES = (
 
 
 def _staged_bytes(config: Tsm2Config | Ism2Config, problem: Problem) -> int:
-    """Return the bytes of a tile of B in shared memory.
-
-    The tile has `threads` rows, rounded down to a multiple of `prefetch`.
-    """
+    """Return the bytes of a tile of B in shared memory: `threads` rows, rounded down to whole `prefetch`."""
     return config.threads // config.prefetch * config.prefetch * config.columns * problem.dtype.element_bytes
 
 

@@ -122,11 +122,6 @@ def stored_bytes(config: SmallConfig, problem: Problem) -> int:
     return elements * problem.dtype.element_bytes
 
 
-def tiles_of_product(config: SmallConfig, problem: Problem) -> int:
-    """Return the number of threads' tiles of a product."""
-    return -(-problem.m // config.rows) * -(-problem.n // config.columns)
-
-
 def _config(candidate: Candidate) -> SmallConfig:
     assert isinstance(candidate.config, SmallConfig)
     return candidate.config
@@ -141,7 +136,7 @@ def _groups_begin_at_vectors(config: SmallConfig, problem: Problem) -> bool:
 
 
 def _busy_threads(config: SmallConfig, problem: Problem) -> bool:
-    tiles = products_of_group(config, problem) * tiles_of_product(config, problem)
+    tiles = products_of_group(config, problem) * -(-problem.m // config.rows) * -(-problem.n // config.columns)
     return config.threads == THREADS[0] or 2 * tiles > config.threads
 
 
@@ -293,21 +288,16 @@ class Small(Family[SmallConfig]):
         return Periods(max(config.rows, width), max(config.columns, width), max(UNROLL, width))
 
     def probe_shapes(self, config: SmallConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        The first has the problem's extents, for which the kernel may have code of its own; the next differ from it in
-        one extent. Of the others, tiles are whole or partial, and matrices consist of whole vectors or do not.
-        """
         rows, columns, width = config.rows, config.columns, vector_elements(problem)
         m, n, k = problem.m, problem.n, problem.k
         return (
-            (m, n, k),
+            (m, n, k),  # for which the kernel may have code of its own
             (m + 1, n, k),
             (m, n + 1, k),
             (m, n, k + 1),
             (rows, columns, 1),
             (rows + 1, max(columns - 1, 1), UNROLL + 1),
-            (width, width, width),
+            (width, width, width),  # matrices of whole vectors
             (2 * width, width, UNROLL),
             (2 * rows + 1, 2 * columns + 1, 3),
             (1, 1, 2 * UNROLL + 3),

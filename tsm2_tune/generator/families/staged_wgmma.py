@@ -133,22 +133,15 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         return Periods(config.block_m, config.block_n, config.block_k)
 
     def probe_shapes(self, config: StagedWgmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
-        tiles for each block. In the first two problems, operands are copied in whole 16-byte vectors. In the first,
-        many blocks share a tile. In the fourth, only one operand is copied in vectors. In the last two, k is at most
-        one k tile. In the last, a block keeps B in shared memory for several tiles.
-        """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
         turns = (config.stages + 1) * min(config.splits, 2)  # tiles of C: more per block than pipeline stages
         return (
-            (rows, columns, block_k * (2 * config.splits - 1) + 8),
-            (2 * rows + 8, columns + 8, 3 * block_k),
+            (rows, columns, block_k * (2 * config.splits - 1) + 8),  # whole vectors; many blocks share a tile
+            (2 * rows + 8, columns + 8, 3 * block_k),  # whole vectors
             (rows + 1, max(columns - 1, 1), 2 * block_k + 3),
-            (rows - 8, columns - 8, 2 * block_k + 1),
-            (STRIP_ROWS, columns * turns, block_k - 8),
-            (rows * turns + 8, columns, block_k),
+            (rows - 8, columns - 8, 2 * block_k + 1),  # only one operand is copied in vectors
+            (STRIP_ROWS, columns * turns, block_k - 8),  # less than a k tile
+            (rows * turns + 8, columns, block_k),  # a block keeps B in shared memory for several tiles
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedWgmmaConfig, ...]:

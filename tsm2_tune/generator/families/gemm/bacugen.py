@@ -45,10 +45,7 @@ MOST_THREADS = BLOCK_THREADS
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A table with one configuration per row, whose reading grids are not chosen yet.
-
-    It also counts the possible pairs of reading grids of each row.
-    """
+    """A table with a configuration without reading grids per row, and the number of pairs of reading grids."""
 
     columns: dict[str, Any]  # m_blk, n_blk, k_blk, m_dim, n_dim -> an array with an element per row
     variants: Ints  # pairs of a reading grid of A and one of B, for each row
@@ -109,10 +106,7 @@ def with_reading_grids(chosen: Ints, problem: Problem) -> dict[str, Any]:
 
 
 def published_occupancy(resources: Resources, limits: DeviceLimits, *, registers: Any) -> Occupancy:
-    """Return the occupancy by Algorithm 3: the blocks that fit in a multiprocessor's shared memory and registers.
-
-    The arguments and the result may contain arrays. The number of blocks may be a fraction.
-    """
+    """Return the occupancy by Algorithm 3. Arguments may be arrays, and the number of blocks a fraction."""
     warps = resources.threads / limits.warp_threads
     most_warps = limits.threads_per_sm // limits.warp_threads
 
@@ -156,10 +150,7 @@ def _grids(threads: Ints, lines: Ints, k_blk: Ints, *, along_k: bool) -> _Grids:
 
 @cache
 def _divisors() -> Ints:
-    """Return an array whose row w has the divisors of the number of threads of w warps.
-
-    The divisors ascend. Shorter rows are padded with ones.
-    """
+    """Return an array: row w has the ascending divisors of the threads of w warps, padded with ones."""
     found = [
         [dim for dim in range(1, MOST_THREADS + 1) if warps * WARP_THREADS % dim == 0] if warps else [1]
         for warps in range(MOST_THREADS // WARP_THREADS + 1)
@@ -170,10 +161,7 @@ def _divisors() -> Ints:
 
 @cache
 def _ways() -> Ints:
-    """Return an array: element [warps, lines, k_blk] is the number of reading grids for a k tile.
-
-    `lines` is the number of rows or columns of the k tile.
-    """
+    """Return an array: [warps, lines, k_blk] is the number of reading grids for a k tile of these lines."""
     ways = np.zeros((MOST_THREADS // WARP_THREADS + 1, MOST_BLK + 1, MOST_K_BLK + 1), np.int64)
     for warps in range(1, len(ways)):
         threads = warps * WARP_THREADS

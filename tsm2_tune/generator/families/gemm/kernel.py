@@ -1,4 +1,4 @@
-"""GEMM for matrices that are not skinny: the universal stencil of BACUGen.
+"""Products of matrices that are not skinny, in both semirings: the universal stencil of BACUGen.
 
 Source: Kurzak, Tomov, Dongarra, "Autotuning GEMMs for Fermi", section 5.2. A block has a tile of C in registers. K
 tiles of A and B pass through shared memory with padded rows. While one k tile is multiplied, the next k tile is
@@ -40,13 +40,13 @@ from tsm2_tune.generator.families.gemm.stencil import (
     READS,
     STENCIL_RULES,
     VECTORS,
-    StencilConfig,
+    GemmConfig,
     at_a_time,
     line_bytes,
     with_widest_grids,
 )
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import MIN_PLUS, Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import Joined, Rows
 from tsm2_tune.generator.space.guidelines import Guidelines
@@ -83,11 +83,6 @@ LINE_BYTES = (32, 64, 128)  # from a sector of device memory to a line of the L1
 THREADS_STEP = 128  # one warp for each partition of a multiprocessor
 
 
-@dataclass(frozen=True, slots=True)
-class GemmConfig(StencilConfig):
-    family: ClassVar[str] = "gemm"
-
-
 class Gemm(Family[GemmConfig]):
     summary = "general matrices: a tile of C in registers, k tiles of A and B prefetched through shared memory"
     about = "a tile of C in registers, k tiles of A and B prefetched"
@@ -98,19 +93,12 @@ class Gemm(Family[GemmConfig]):
     least: ClassVar[dict[str, tuple[int, float]]] = LEAST
 
     def table(self, vector: int, read: str, load: int, buffers: int) -> GemmConfig:
-        """Return all configurations with these four values as one configuration, which is a table.
-
-        Its other tunables are arrays with an element per configuration, and its reading grids are 0.
-        """
+        """Return a table of all configurations with these four values. Its reading grids are 0."""
         grids = dict.fromkeys(("m_dim_a", "n_dim_a", "m_dim_b", "n_dim_b"), 0)
         return self.config_type(**blocks().columns, **grids, vector=vector, read=read, load=load, buffers=buffers)
 
     def configurations(self) -> Iterator[GemmConfig]:
-        """Yield all configurations for column-major operands.
-
-        A reading grid is the grid that the threads form to load an operand's k tile. For operands of other storage
-        orders the reading grids are transposed.
-        """
+        """Yield all configurations for column-major operands. For other orders, reading grids are transposed."""
         for way in WAYS:
             for some in np.split(np.arange(len(blocks())), range(BLOCKS_AT_A_TIME, len(blocks()), BLOCKS_AT_A_TIME)):
                 columns = with_reading_grids(some, Problem(1, 1, 1, "f32")).values()
@@ -158,10 +146,7 @@ class Gemm(Family[GemmConfig]):
         rules: Sequence[Rule],
         dropped: Counter[str],
     ) -> list[Candidate]:
-        """Return the kept candidates as tables, one for each value of (vector, read, load, buffers).
-
-        Add the number of candidates that each rule drops to `dropped`.
-        """
+        """Return the kept candidates as tables, one for each of WAYS, and add the dropped ones to `dropped`."""
         return [
             self._kept(Candidate(self, self.table(*one), problem, limits, guidelines), rules, dropped) for one in WAYS
         ]
@@ -262,20 +247,13 @@ class Gemm(Family[GemmConfig]):
         return super().fits(problem) and min(problem.m, problem.n) > SKINNY
 
     def probe_shapes(self, config: GemmConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        In these problems, tiles of C are whole, partial, or larger than C, and k tiles are whole or partial. In the
-        first problem, C is two whole tiles side by side. In the third problem, the extents exceed whole tiles by 2,
-        so that only some vectors are aligned. In the fourth and the fifth, C is less than half of a tile in one
-        direction, and k tiles are whole.
-        """
         m_blk, n_blk, k_blk = config.m_blk, config.n_blk, config.k_blk
         return (
-            (m_blk, 2 * n_blk, 2 * k_blk),
+            (m_blk, 2 * n_blk, 2 * k_blk),  # two whole tiles side by side
             (2 * m_blk + 1, n_blk + 1, 2 * k_blk + 1),
-            (m_blk + 2, n_blk + 2, 2 * k_blk + 2),
-            (max(m_blk // 2 - 1, 1), n_blk + 1, 2 * k_blk),
-            (m_blk + 1, max(n_blk // 2 - 1, 1), 2 * k_blk),
+            (m_blk + 2, n_blk + 2, 2 * k_blk + 2),  # only some vectors are aligned
+            (max(m_blk // 2 - 1, 1), n_blk + 1, 2 * k_blk),  # less than half of a tile in one direction
+            (m_blk + 1, max(n_blk // 2 - 1, 1), 2 * k_blk),  # and in the other
             (m_blk + 1, 2 * n_blk - 1, max(k_blk - 1, 1)),
             (max(m_blk - 1, 1), n_blk + 1, k_blk + 1),
             (m_blk + 1, max(n_blk - 1, 1), k_blk),
@@ -302,3 +280,68 @@ class Gemm(Family[GemmConfig]):
             "wide_b": wide_b,
             "squares": (config.vector == vector_elements(problem) and config.m_dim % 2 == config.n_dim % 2 == 0),
         }
+
+
+MINPLUS_WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "minplus_f32": (
+        (128, 64, 16, 16, 8, 4, 1, 1),
+        (64, 64, 16, 8, 8, 4, 4, 2),
+        (128, 64, 16, 16, 8, 4, 4, 1),
+        (128, 128, 16, 16, 16, 4, 4, 2),
+    ),
+    "minplus_f64": (
+        (64, 64, 16, 16, 8, 2, 1, 1),
+        (64, 64, 16, 16, 8, 2, 2, 1),
+    ),
+}
+# (threads per multiprocessor, reuse): the least values. In f64 a sum and a minimum take much longer than a
+# multiply-add, so less reuse is enough.
+MINPLUS_LEAST = {"minplus_f32": (512, 4.0), "minplus_f64": (384, 8 / 3)}
+# Of a multiprocessor, since compute capability 3.0. A warp has registers of one partition.
+PARTITIONS, REGISTERS_PER_PARTITION, REGISTER_UNIT = 4, 16384, 8
+
+
+@dataclass(frozen=True, slots=True)
+class MinplusConfig(GemmConfig):
+    family: ClassVar[str] = "minplus"
+
+
+class Minplus(Gemm):
+    """The matrix product in the semiring (min, +): C[i, j] = min over l of (A[i, l] + B[l, j]).
+
+    Source: G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms", lecture, May 2022, slides 35 to 39:
+    all-pairs shortest paths by a tiled matrix product with other operators.
+
+    No instruction fuses an addition and a minimum, so each value of l needs two instructions. In f32 since compute
+    capability 9.0, two values of l need only three instructions if no element of a k tile is negative: one
+    instruction computes the minimum of three integers.
+    """
+
+    summary = "min-plus products of any shape: a tile of C in registers, k tiles of A and B prefetched"
+    template = "gemm/minplus.cu.jinja"
+    dtypes = ("minplus_f32", "minplus_f64")
+    config_type = MinplusConfig
+    winners = MINPLUS_WINNERS
+    least = MINPLUS_LEAST
+
+    def fits(self, problem: Problem) -> bool:
+        return problem.dtype.semiring is MIN_PLUS
+
+    def context(self, config: GemmConfig, problem: Problem) -> dict[str, Any]:
+        return super().context(config, problem) | {
+            "zero": "infinity",
+            "bounds": f"threads, {self._blocks(config, problem)}",
+        }
+
+    def _blocks(self, config: GemmConfig, problem: Problem) -> int:
+        """Return the least blocks per multiprocessor for __launch_bounds__, which bounds a thread's registers.
+
+        The bound is one allocation unit more than the estimated registers. Without a bound, or with the estimate as
+        the bound, a product of 4096x4096x4096 in f32 is slower on an H200. With 128 x 128 tiles it takes 4904 us, but
+        5315 us without a bound, since the compiler uses 135 registers and one block fewer is resident. With 128 x 64
+        tiles it takes 4651 us, but 5253 us with the estimate as the bound, since the compiler spills registers.
+        """
+        resources = self.resources(config, problem)
+        registers = (resources.registers // REGISTER_UNIT + 2) * REGISTER_UNIT
+        warps = PARTITIONS * (REGISTERS_PER_PARTITION // (WARP_THREADS * registers))
+        return max(1, warps * WARP_THREADS // resources.threads)

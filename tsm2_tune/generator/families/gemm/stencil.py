@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 import numpy as np
 
@@ -25,11 +25,10 @@ FERMI = 2  # major compute capability
 
 
 @dataclass(frozen=True, slots=True)
-class StencilConfig(KernelConfig):
-    """The tunables of gemm and minplus, under the paper's names.
+class GemmConfig(KernelConfig):
+    """A configuration of gemm or minplus, under the paper's names. In a table the tunables are arrays."""
 
-    In a table of configurations the tunables are arrays.
-    """
+    family: ClassVar[str] = "gemm"
 
     m_blk: Annotated[int, Tunable("rows of C that a block computes", symbol="M_blk", word="block")]
     n_blk: Annotated[int, Tunable("columns of C that a block computes", symbol="N_blk", word="block")]
@@ -53,38 +52,35 @@ class StencilConfig(KernelConfig):
     ] = 1
 
 
-S = TypeVar("S", bound=StencilConfig)
+S = TypeVar("S", bound=GemmConfig)
 
 
-def _vectors_fit_threads(config: StencilConfig, problem: Problem) -> bool:
+def _vectors_fit_threads(config: GemmConfig, problem: Problem) -> bool:
     m_vectors, n_vectors = config.m_dim * config.vector, config.n_dim * config.vector  # a vector of each thread
     return config.vector == 1 or (config.m_blk % m_vectors == 0) & (config.n_blk % n_vectors == 0)
 
 
 def _reads_lines(candidate: Candidate) -> bool:
     config, least = candidate.config, candidate.guidelines.min_line_bytes
-    assert isinstance(config, StencilConfig)
+    assert isinstance(config, GemmConfig)
     return line_bytes(config, candidate.problem) >= least
 
 
-def line_bytes(config: StencilConfig, problem: Problem) -> int:
-    """Return the contiguous bytes that one row of a reading grid loads at a time.
-
-    Return the number for A or the number for B, whichever is less.
-    """
+def line_bytes(config: GemmConfig, problem: Problem) -> int:
+    """Return the contiguous bytes that a row of a reading grid loads at a time, of A or B, whichever is less."""
     wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
     shorter: int = np.minimum(config.m_dim_a * wide_a, config.m_dim_b * wide_b)
     return shorter * problem.dtype.element_bytes
 
 
-def _loads_fit_grids(config: StencilConfig, problem: Problem) -> bool:
+def _loads_fit_grids(config: GemmConfig, problem: Problem) -> bool:
     along_a, along_b, _ = problem.contiguous
     wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
     of_a, of_b = (config.k_blk if along_a == "k" else config.m_blk, config.k_blk if along_b == "k" else config.n_blk)
     return (of_a % (config.m_dim_a * wide_a) == 0) & (of_b % (config.m_dim_b * wide_b) == 0)
 
 
-def _widest_copies(config: StencilConfig, problem: Problem) -> bool:
+def _widest_copies(config: GemmConfig, problem: Problem) -> bool:
     widest = vector_elements(problem)
     return config.buffers == 1 or config.load == widest or widest not in _in_loads(problem, widest, config.buffers)
 
@@ -107,7 +103,7 @@ def at_a_time(load: int, buffers: int, problem: Problem) -> tuple[int, int]:
 
 def _within_a_warp(candidate: Candidate) -> bool:
     config = candidate.config
-    assert isinstance(config, StencilConfig)
+    assert isinstance(config, GemmConfig)
     is_fermi = candidate.limits.compute_capability[0] == FERMI
     return is_fermi | ((config.m_dim_a <= WARP_THREADS) & (config.m_dim_b <= WARP_THREADS))
 

@@ -62,10 +62,7 @@ class InnerDmmaConfig(InnerConfig):
 
 @dataclass(frozen=True, slots=True)
 class InnerComplexDmmaConfig(InnerDmmaConfig):
-    """A configuration of the family inner_complex_dmma: a value for each tunable.
-
-    A strip has 8 rows: their real and imaginary parts are the 16 rows of an mma instruction.
-    """
+    """A strip has 8 rows: their real and imaginary parts are the 16 rows of an mma instruction."""
 
     family: ClassVar[str] = "inner_complex_dmma"
     most_strip_rows: ClassVar[int] = OCTET
@@ -127,18 +124,12 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
         return config.warp_tile[1]
 
     def probe_shapes(self, config: InnerDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return the shapes of the base class, one of an odd k, and two of partial tiles.
-
-        For the odd k, verification passes operands that are 16-byte aligned and have odd leading dimensions, or
-        operands that are not aligned and have leading dimensions of whole vectors. In partial tiles, threads must
-        not load past the last vector.
-        """
         rows, columns, block_k = config.block_m, config.block_n, self.block_k(config, problem)
         return (
             *super().probe_shapes(config, problem),
             (rows + 2, columns + 2, 2 * block_k + 1),
             (rows - 2, columns + 2, 3 * block_k + 2),
-            (rows - 2, columns - 2, block_k),
+            (rows - 2, columns - 2, block_k),  # threads must not load past the last vector
         )
 
     def context(self, config: InnerDmmaConfig, problem: Problem) -> dict[str, Any]:

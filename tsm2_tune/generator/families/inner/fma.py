@@ -90,17 +90,11 @@ class InnerFma(Streamed[InnerFmaConfig]):
         return config.columns
 
     def probe_shapes(self, config: InnerFmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return the shapes of the base class, one of an odd k, and one of a partial tile.
-
-        For the odd k, verification passes operands that are 16-byte aligned and have odd leading dimensions, or
-        operands that are not aligned and have leading dimensions of whole vectors. In the partial tile, threads must
-        not load past the last vector.
-        """
         rows, columns, block_k = config.rows, config.columns, self.block_k(config, problem)
         return (
             *super().probe_shapes(config, problem),
             (config.block_m + rows, config.block_n + columns, 2 * block_k + 1),
-            (rows, columns, block_k),
+            (rows, columns, block_k),  # a partial tile: threads must not load past the last vector
         )
 
     def context(self, config: InnerFmaConfig, problem: Problem) -> dict[str, Any]:

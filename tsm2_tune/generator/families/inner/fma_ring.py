@@ -89,10 +89,7 @@ def team(config: InnerFmaRingConfig) -> int:
 
 
 def block_k(config: InnerFmaRingConfig, problem: Problem) -> int:
-    """Return the extent of a k tile, about `stage_kib` KiB of A and B.
-
-    The extent is a multiple of a 16-byte vector and of the number of k slices.
-    """
+    """Return the extent of a k tile of about `stage_kib` KiB: whole vectors, and whole for each k slice."""
     size = problem.dtype.element_bytes
     unit = lcm(config.lanes_of_k, VECTOR_BYTES // size)
     fitting = config.stage_kib * 1024 // ((config.block_m + config.block_n) * size)
@@ -107,9 +104,9 @@ def at_once(config: InnerFmaRingConfig, problem: Problem) -> int:
 
 
 def pitch(config: InnerFmaRingConfig, problem: Problem) -> int:
-    """Return the distance in elements from one row or column along k to the next in shared memory.
+    """Return the elements from one row or column along k to the next in shared memory.
 
-    The distance is an odd number of 16-byte vectors, which avoids bank conflicts.
+    It is an odd number of vectors, which avoids bank conflicts.
     """
     vector, products = vector_elements(problem), block_k(config, problem)
     return products + vector * (1 if products // vector % 2 == 0 else 2)
@@ -218,26 +215,19 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         return super().fits(problem) and not problem.is_gram  # other families compute half of a Gram matrix
 
     def probe_shapes(self, config: InnerFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
-        k tiles for each split.
-        """
         rows, columns, products = config.block_m, config.block_n, block_k(config, problem)
         return (
+            # Several k tiles for each split.
             (rows, columns, products * (config.splits * (config.stages + 1) - 1) + 4),
             (max(rows - 1, 1), max(columns - 1, 1), products * (config.splits + 2) + 3),
             (rows + 1, max(columns - 1, 1), 2 * products + 1),
-            (max(rows - 1, 1), columns + 1, max(products // 2 - 1, 1)),
+            (max(rows - 1, 1), columns + 1, max(products // 2 - 1, 1)),  # less than a k tile
             (rows, columns, products),
             (2 * rows, 2 * columns, products + 4),
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerFmaRingConfig, ...]:
-        """Return configurations with one tile for all of C, with the thread tiles that need the fewest clocks.
-
-        Return none if C is larger than a tile, or if its shape suits other families.
-        """
+        """Return configurations with one tile for all of C and thread tiles that need few clocks; none for others."""
         if max(problem.m, problem.n) > TILE[-1] or self._is_for_others(problem):
             return ()
         along_a, along_b, _ = problem.contiguous
@@ -247,10 +237,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @cache  # noqa: B019, since a family lives as long as the program
     def _by_ring(self, alike: Problem) -> list[list[InnerFmaRingConfig]]:
-        """Return, for each entry of RINGS, the configurations to try first, best first.
-
-        These configurations depend neither on k nor on the layout of C.
-        """
+        """Return what to try first for each entry of RINGS, best first, for any k and any layout of C."""
         tile = covering(TILE, alike.m), covering(TILE, alike.n)
         parts = [part for part in parts_of(tile) if part[0] * part[1] * alike.dtype.registers <= MOST_SUM_REGISTERS]
 
@@ -266,10 +253,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def _is_for_others(problem: Problem) -> bool:
-        """Return whether other families suit the problem better than this family.
-
-        Other families do if lines of A and B are whole vectors, m and n are powers of two, and C is not thin.
-        """
+        """Return whether other families are faster: for whole vectors, powers of two, and a C that is not thin."""
         lines = (problem.stored[name][0] * problem.dtype.element_bytes % VECTOR_BYTES for name in "AB")
         extents = sorted((problem.m, problem.n))
         is_thin = extents[1] >= max(THIN * extents[0], TILE_OF_OTHERS)
@@ -277,10 +261,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def _splits(config: InnerFmaRingConfig, problem: Problem, limits: DeviceLimits) -> int:
-        """Return the number of splits: two blocks per multiprocessor, or one block for a small k.
-
-        There are fewer splits if k has too few k tiles for them.
-        """
+        """Return the splits: two blocks per multiprocessor, or one for a small k, or fewer for few k tiles."""
         chunks = -(-problem.k // block_k(config, problem))
         for blocks in (2, 1) if problem.k > SMALL_K else (1,):
             splits = wide_splits(limits, blocks)

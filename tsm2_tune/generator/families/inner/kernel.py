@@ -40,10 +40,7 @@ Splits = Annotated[int, Tunable("blocks among which k is divided", default=1, is
 
 @dataclass(frozen=True, slots=True)
 class InnerConfig(KernelConfig):
-    """The first tunables of every family of inner products.
-
-    Subclasses add `stages`, `splits` and tunables of their own.
-    """
+    """The first tunables of every family of inner products; subclasses add `stages`, `splits` and their own."""
 
     threads: Threads
     block_m: BlockM
@@ -99,10 +96,7 @@ class Inner(Family[C]):
         return 0
 
     def sums_of_tile(self, config: C) -> int:
-        """Return the number of partial sums per element of C in shared memory.
-
-        It is the number of k slices, or the number of warps if that is less.
-        """
+        """Return the partial sums per element of C in shared memory: one for each k slice, or for each warp."""
         return min(config.lanes_of_k, config.threads // WARP_THREADS)
 
     def sum_width(self, config: C, problem: Problem) -> int:
@@ -110,10 +104,7 @@ class Inner(Family[C]):
         return gcd(config.tile_elements, VECTOR_BYTES // problem.dtype.sum.element_bytes)
 
     def adders(self, config: C, problem: Problem) -> int:
-        """Return the number of thread groups among which the partial sums of the splits are divided.
-
-        Each thread of a group adds up one vector of the tile.
-        """
+        """Return the groups of threads that add up sums of splits. Each thread adds up a vector of the tile."""
         vectors = config.tile_elements // self.sum_width(config, problem)
         return max(min(self.most_adders, config.threads // vectors), 1)
 
@@ -171,18 +162,14 @@ class Streamed(Inner[C]):
         return self.loaded(config, problem) * problem.dtype.element_bytes // 2
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        C has one partial tile or several tiles. k is less than a step, not a whole number of k tiles, or several
-        k tiles for each split.
-        """
         splits, stages = (int(config.tunables[name]) for name in ("splits", "stages"))
         rows, columns = config.block_m, config.block_n
         block_k, step = self.block_k(config, problem), self.step(config)
         return (
+            # Several k tiles for each split.
             (rows, columns, block_k * (splits * stages + 3) + self.rest_steps * step),
             (rows + 1, max(columns - 1, 1), 2 * block_k + step + 1),
-            (max(rows - 1, 1), columns + 1, max(step - 1, 1)),
+            (max(rows - 1, 1), columns + 1, max(step - 1, 1)),  # less than a step
         )
 
 

@@ -174,29 +174,19 @@ class InnerMma16(Inner[InnerMma16Config]):
         return self.staged_bytes(config) * (config.stages - 1) // config.threads // 2
 
     def probe_shapes(self, config: InnerMma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
-        tiles for each block. Some extents are multiples of 8, so that vectors are whole and tiles partial. In the
-        fifth and the sixth problem, verification passes operands that are 16-byte aligned and have odd leading
-        dimensions, or operands that are not aligned and have leading dimensions of whole vectors.
-        """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
         return (
-            (rows, columns, block_k * (config.splits * config.stages + 3) + 8),
+            (rows, columns, block_k * (config.splits * config.stages + 3) + 8),  # several k tiles for each block
             (rows + 1, columns - 1, 2 * block_k + 3),
-            (rows - 8, columns + 8, block_k * 3 + 8),
-            (rows - 1, columns + 1, block_k // 4 - 1),
+            (rows - 8, columns + 8, block_k * 3 + 8),  # vectors are whole and tiles partial
+            (rows - 1, columns + 1, block_k // 4 - 1),  # less than a k tile
             (rows + 8, columns + 8, 2 * block_k + 1),
             (rows + 1, columns + 1, 2 * block_k),
             (rows - 2, columns - 2, block_k),
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerMma16Config, ...]:
-        """Return configurations that were fastest on an H200 for this size of C and this layout, best first.
-
-        One tile covers all of C. Return none if C has fewer than 5 rows and columns: other families are faster.
-        """
+        """Return what was fastest on an H200 for this size and layout; none for fewer than 5 rows and columns."""
         if max(problem.m, problem.n) < LEAST_COLUMNS:
             return ()
         block_m, block_n = covering(TILE, problem.m), covering(TILE, problem.n)

@@ -23,7 +23,7 @@ from tsm2_tune.generator.families.resident_b.kernel import (
 )
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.candidate import tunable
 from tsm2_tune.generator.space.rules import Rule, columns_within_n
 from tsm2_tune.generator.space.tunables import RingStages, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
@@ -120,23 +120,13 @@ def pitch(config: ResidentBDmmaConfig, problem: Problem) -> int:
     )
 
 
-def products_at_once(config: ResidentBDmmaConfig, problem: Problem) -> int:
-    """Return the k extent of the mma instruction, in real products: 16 if that was faster on an H200, else 8."""
-    wide = problem.dtype_name == "c128" and config.columns == COLUMNS[-1]
-    return 16 if wide and problem.contiguous[0] != "k" else 8
-
-
 def least_columns(problem: Problem) -> int:
     """Return the least columns of a warp tile: each of the four lanes that share a row of C has a whole vector."""
     return max(4 * vector_elements(problem), COLUMNS[0])
 
 
 def step(problem: Problem) -> int:
-    """Return the products along k per step of a warp.
-
-    If A is contiguous along k, each of four lanes reads a vector along k. If not, a step is the k extent of an mma
-    instruction.
-    """
+    """Return the products along k per step of a warp: a vector for each of four lanes, or those of an mma."""
     run = 1 if problem.dtype.is_complex else 2
     return 4 * (vector_elements(problem) if problem.contiguous[0] == "k" else run)
 
@@ -149,11 +139,6 @@ def _blocks(limits: DeviceLimits) -> int:
 def _whole_vectors(config: ResidentBDmmaConfig, problem: Problem) -> bool:
     whole_rows = _warp_rows(config, problem) * problem.dtype.element_bytes >= LANES_DOWN * VECTOR_BYTES
     return whole_rows and config.columns // config.teams >= least_columns(problem)
-
-
-def _small_blocks(candidate: Candidate) -> bool:
-    block = (tunable(candidate, "threads"), tunable(candidate, "teams"))
-    return block not in BLOCKS_OF_SMALL or candidate.problem.m <= SMALL_ROWS * candidate.limits.sms
 
 
 class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
@@ -185,7 +170,10 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
             "small-blocks",
             "shape",
             "if m is large, a warp should compute all columns of its rows",
-            _small_blocks,
+            lambda c: (
+                (tunable(c, "threads"), tunable(c, "teams")) not in BLOCKS_OF_SMALL
+                or c.problem.m <= SMALL_ROWS * c.limits.sms
+            ),
             of=("threads", "teams"),
         ),
         *PERSISTENT_RULES,
@@ -228,33 +216,21 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         return config.depth
 
     def fits(self, problem: Problem) -> bool:
-        """Return whether a search may use this family for the problem: all of B must fit in shared memory.
-
-        The kernel computes other problems too, one part of B after another, since an exported kernel may get any
-        shape.
-        """
+        """Return whether all of B fits in shared memory. The kernel computes other problems too, part by part."""
         return super().fits(problem) and problem.n <= COLUMNS[-1] and problem.k <= DEPTH[-1]
 
     def probe_shapes(self, config: ResidentBDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        In the first problem, a warp has several tiles of rows and k is less than a k tile. In the second, B does not
-        fit in shared memory. In the third, operands are aligned, and the last tile of rows and the last k tile are
-        partial. In the last, k is odd: a row-major A is 16-byte aligned, but its rows are not whole vectors.
-        """
         rows = self.periods(config, problem).m
         return (
+            # Several tiles of rows for a warp, less than a k tile.
             (2 * rows * config.splits + 1, 1, config.ring_k - 1),
-            (min(rows, 66), 2 * config.columns + 1, 2 * config.depth + 1),
-            (2 * rows + 8, config.columns, config.depth - 4),
-            (2 * rows, config.columns + 1, config.depth - 3),
+            (min(rows, 66), 2 * config.columns + 1, 2 * config.depth + 1),  # B does not fit in shared memory
+            (2 * rows + 8, config.columns, config.depth - 4),  # the last tile of rows and the last k tile are partial
+            (2 * rows, config.columns + 1, config.depth - 3),  # an odd k: rows of A are not whole vectors
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBDmmaConfig, ...]:
-        """Return the configurations that were fastest on an H200, with one block per multiprocessor.
-
-        Return none if other families are as fast.
-        """
+        """Return what was fastest on an H200, a block per multiprocessor; none if other families are as fast."""
         if not has_f64_tensor_cores(limits, problem):
             return ()
         if problem.m <= SMALL_ROWS * limits.sms:
@@ -294,7 +270,6 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         return tuple(found)
 
     def context(self, config: ResidentBDmmaConfig, problem: Problem) -> dict[str, Any]:
-        return super().context(config, problem) | {
-            "pitch": pitch(config, problem),
-            "products": products_at_once(config, problem),
-        }
+        # The k extent of the mma instruction, in real products: 16 if that was faster on an H200.
+        wide = problem.dtype_name == "c128" and config.columns == COLUMNS[-1] and problem.contiguous[0] != "k"
+        return super().context(config, problem) | {"pitch": pitch(config, problem), "products": 16 if wide else 8}

@@ -206,16 +206,11 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
         return super().own_tiling(config, problem) | {"n_padding": config.columns}
 
     def probe_shapes(self, config: ResidentBFmaHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        In the first two problems, blocks are partial in rows and in columns. In the second, k exceeds `depth`, so
-        that A does not fit in registers. In the third, the last block is partial but has whole vectors. In the last,
-        m is odd: A is 16-byte aligned, but its columns are not whole vectors.
-        """
         rows = self.periods(config, problem).m
         return (
             (2 * rows + 1, 1, max(config.depth - 1, 1)),
-            (min(rows, 66), config.across + config.columns + 1, 2 * config.depth + 1),
+            (min(rows, 66), config.across + config.columns + 1, 2 * config.depth + 1),  # A does not fit in registers
+            # The last block is partial but has whole vectors.
             (2 * rows - PACK, config.across, max(config.depth - 1, 1)),
-            (2 * rows + 1, config.across, config.depth),
+            (2 * rows + 1, config.across, config.depth),  # an odd m: columns of A are not whole vectors
         )

@@ -63,10 +63,7 @@ def strip(config: ResidentBFmaRingConfig) -> int:
 
 
 def pitch(length: int, problem: Problem) -> int:
-    """Return the distance in elements from one row of `length` elements to the next in shared memory.
-
-    To avoid bank conflicts, rows of an even number of vectors are padded by a vector.
-    """
+    """Return the elements from a row of `length` elements to the next: an odd number of vectors."""
     return length + (vector_elements(problem) if length % (2 * vector_elements(problem)) == 0 else 0)
 
 
@@ -121,10 +118,7 @@ def _clocks(config: ResidentBFmaRingConfig, problem: Problem, sms: int) -> float
 
 
 def is_odd(problem: Problem) -> bool:
-    """Return whether the number of vectors in a row of A, or in a row of C, is not a power of two.
-
-    For powers of two, other families are faster, since they load and store whole rows.
-    """
+    """Return whether rows of A or C are no power of two of vectors; otherwise other families are faster."""
     vectors = (problem.n / vector_elements(problem), problem.k / vector_elements(problem))
     return any(count != int(count) or int(count) & (int(count) - 1) for count in vectors)
 
@@ -209,39 +203,26 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         return super().own_tiling(config, problem) | own
 
     def fits(self, problem: Problem) -> bool:
-        """Return whether a search may use this family for the problem: A and C are row-major, n and k are small.
-
-        The kernel computes problems with larger n and k too, one part of n or k after another.
-        """
+        """Return whether A and C are row-major and n and k small. The kernel computes larger ones part by part."""
         row_major = problem.contiguous[0] == "k" and problem.row_major_c
         small = max(problem.n, problem.k) <= MOST_EXTENT
         return super().fits(problem) and row_major and small
 
     def probe_shapes(self, config: ResidentBFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        In the first problem, a block has several strips. In the next four, rows are an odd number of elements, or
-        whole vectors with padding, or whole vectors without padding, or end with half a vector. In the last two, n or
-        k is too large for shared memory. In the very last, only the last part of k has padded rows.
-        """
         high, columns, even = strip(config), config.columns, 2 * vector_elements(problem)
         longest = _longest(config, problem, columns)
         return (
-            (2 * high * config.splits + 1, 1, 3),
-            (min(high + 1, 67), 2 * columns + 1, 7),
-            (2 * high + 8, max(2 * columns, even), even),
-            (high + 5, 3 * even // 2, 5 * even // 2),
-            (high + 3, even + even // 4 + 1, even + max(even // 4, 1)),
-            (37, 2 * columns + 1, longest + 3),
-            (high, columns, 2 * ((longest - 1) // even * even) + 1),
+            (2 * high * config.splits + 1, 1, 3),  # several strips for a block
+            (min(high + 1, 67), 2 * columns + 1, 7),  # rows of an odd number of elements
+            (2 * high + 8, max(2 * columns, even), even),  # rows of whole vectors with padding
+            (high + 5, 3 * even // 2, 5 * even // 2),  # rows of whole vectors without padding
+            (high + 3, even + even // 4 + 1, even + max(even // 4, 1)),  # rows that end with half a vector
+            (37, 2 * columns + 1, longest + 3),  # n and k are too large for shared memory
+            (high, columns, 2 * ((longest - 1) // even * even) + 1),  # only the last part of k has padded rows
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBFmaRingConfig, ...]:
-        """Return the configurations that fill shared memory and have the least estimated time, best first.
-
-        Return none if the numbers of vectors in a row of A and in a row of C are powers of two: other families are
-        faster.
-        """
+        """Return what fills shared memory and has the least estimated time; none if other families are faster."""
         if not is_odd(problem):
             return ()
 

@@ -26,10 +26,7 @@ R = TypeVar("R", bound=ResidentBConfig)
 
 
 def depth_within_k(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
-    """Return the rule that drops an option of `depth` (rows of B in shared memory) if a smaller option covers k.
-
-    `least` returns the least depth that the kernel can use for a problem.
-    """
+    """Return the rule that drops an option of `depth` (rows of B in shared memory) if a smaller one covers k."""
     return covering_rule(
         "depth-within-k",
         "with more rows of B in shared memory than k, the kernel multiplies zeros",

@@ -60,10 +60,7 @@ WIDE = 4  # the least n / k of a C that takes nearly all of the memory traffic
 
 @dataclass(frozen=True, slots=True)
 class RowLanesRegisterBConfig(RowLanesConfig):
-    """A configuration of the family row_lanes_register_b: a value for each tunable.
-
-    If vectors hold several rows of A, one lane has all of a row.
-    """
+    """If vectors hold several rows of A, one lane has all of a row."""
 
     family: ClassVar[str] = "row_lanes_register_b"
 
@@ -105,11 +102,6 @@ def _work(config: RowLanesRegisterBConfig, problem: Problem) -> float:
     products = config.vectors * width(config, problem) * config.columns
     shuffles = (config.columns - max(config.columns // config.lanes, 1)) * (words + 1)
     return config.lanes * config.teams * (products + shuffles + 12 * config.vectors + 12)
-
-
-def _factors(config: RowLanesRegisterBConfig, problem: Problem) -> int:
-    """Return the number of registers of a thread for its elements of B."""
-    return depth(config, problem) // config.lanes * config.columns * problem.dtype.registers
 
 
 def _wide(problem: Problem) -> bool:
@@ -228,20 +220,13 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         }
 
     def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        Tiles of rows and groups of columns are whole or partial. In the first problem, some lanes have no vector of a
-        row. In the second, all lanes have whole vectors. In the third, vectors of C are whole too, and a block
-        computes several tiles. In the fourth, the lanes that share a row cannot load all of it at once. If vectors
-        hold several rows of A, there is a last problem in which vectors of C hold several rows too.
-        """
         high, columns = block_rows(config), config.teams * config.columns
         whole, one = depth(config, problem), width(config, problem)
         shapes = (
-            (high + 1, 1, max(whole - one, 1)),
-            (2 * high * config.row_tiles - 1, columns + 1, whole),
-            ((2 * config.row_tiles + 1) * high - PACK_BYTES, 2 * columns, whole),
-            (min(high, 67), columns, 2 * whole + one),
+            (high + 1, 1, max(whole - one, 1)),  # some lanes have no vector of a row
+            (2 * high * config.row_tiles - 1, columns + 1, whole),  # all lanes have whole vectors
+            ((2 * config.row_tiles + 1) * high - PACK_BYTES, 2 * columns, whole),  # several tiles, and vectors of C
+            (min(high, 67), columns, 2 * whole + one),  # lanes cannot load all of a row at once
             (34, max(columns - 1, 1), max(whole - 1, 1)),
         )
         return (*shapes, (shapes[2][0], columns, whole)) if config.rows_per_vector > 1 else shapes
@@ -260,7 +245,8 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         )
         fitting = sorted(light or heavy, key=lambda config: (-config.rows_per_vector, _work(config, problem)))
         if _wide(problem):  # about 2 lanes per row, and about 32 registers for B, which leaves registers for rows
-            fitting = sorted(fitting, key=lambda config: (abs(config.lanes - 2), abs(_factors(config, problem) - 32)))
+            words = problem.dtype.registers
+            fitting.sort(key=lambda c: (abs(c.lanes - 2), abs(depth(c, problem) // c.lanes * c.columns * words - 32)))
             fitting = list({config.lanes: config for config in reversed(fitting)}.values())[::-1]
         return in_turns(
             [
@@ -273,10 +259,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         )
 
     def _layouts(self, problem: Problem) -> list[RowLanesRegisterBConfig]:
-        """Return configurations with different divisions of rows of A and columns of C.
-
-        Lanes and vectors divide a row of A, and teams divide the columns of C. `proposals` sets the other tunables.
-        """
+        """Return divisions of rows of A among lanes and vectors, and of columns of C among teams."""
         n, row_bytes = min(problem.n, MOST_COLUMNS), problem.k * problem.dtype.element_bytes
         found = [
             RowLanesRegisterBConfig(THREADS, widest_vector(problem), *layout, columns, 8, 1, 1)

@@ -28,7 +28,7 @@ from tsm2_tune.generator.families.row_lanes.kernel import (
 )
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import (
     REGISTERS_SPARED,
@@ -109,10 +109,7 @@ class RowLanesSharedBConfig(RowLanesConfig):
 
 
 def strip_rows(config: RowLanesSharedBConfig) -> int:
-    """Return the number of rows of a strip: the rows that a warp computes at a time.
-
-    If the warps of a block share rows, a strip is the rows that the block computes at a time.
-    """
+    """Return the rows of a strip, which a warp, or a block whose warps share rows, computes at a time."""
     return max(WARP_THREADS // config.lanes, 1) * config.rows
 
 
@@ -165,31 +162,18 @@ def _strips(rows_of_strip: int, splits: int, min_blocks: int) -> list[int]:
     return list(dict.fromkeys(-(-rows * splits // rows_of_strip) for rows in usual))
 
 
-def _resident_blocks(limits: DeviceLimits, config: RowLanesSharedBConfig) -> int:
-    return limits.sms * config.min_blocks
-
-
 def _share(config: RowLanesSharedBConfig, problem: Problem) -> int:
     return -(-problem.k // config.splits)
 
 
-def _config(candidate: Candidate) -> RowLanesSharedBConfig:
-    assert isinstance(candidate.config, RowLanesSharedBConfig)
-    return candidate.config
-
-
 def _few_waves(candidate: Candidate) -> bool:
-    config, problem = _config(candidate), candidate.problem
-    blocks, resident = candidate.launch.blocks(problem.m, problem.n), _resident_blocks(candidate.limits, config)
+    config, problem = candidate.config, candidate.problem
+    assert isinstance(config, RowLanesSharedBConfig)
+    blocks, resident = candidate.launch.blocks(problem.m, problem.n), candidate.limits.sms * config.min_blocks
     if blocks > resident:
         return config.splits == 1 or blocks <= MOST_WAVES * resident
     could_divide = config.strips > _strips(strip_rows(config), config.splits, config.min_blocks)[0]
     return blocks >= BUSY * resident or not could_divide
-
-
-def _registers_in_bound(candidate: Candidate) -> bool:
-    bound = candidate.limits.registers_per_sm // (candidate.resources.threads * _config(candidate).min_blocks)
-    return candidate.resources.registers <= REGISTERS_SPARED * bound
 
 
 def _wastes(variant: RowLanesSharedBConfig, problem: Problem) -> dict[int, float]:
@@ -253,7 +237,10 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
             "registers-in-bound",
             "shape",
             "if sums and loads need more registers than min_blocks allows, the compiler spills",
-            _registers_in_bound,
+            lambda c: (
+                c.resources.registers
+                <= REGISTERS_SPARED * (c.limits.registers_per_sm // (c.resources.threads * tunable(c, "min_blocks")))
+            ),
             of=(RESOURCES, "min_blocks"),
         ),
     )
@@ -302,22 +289,18 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
         }
 
     def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        In the first problem, a strip of rows is partial. In the second, the last strip overlaps the strip before it.
-        In the third, all splits of k but the first are empty. In the fourth, a split's rows of B do not fit in shared
-        memory. In the last, rows of A are not whole vectors.
-        """
         high, once = strip_rows(config), prefetch(config, problem)
         width = vector_elements(problem)
         teams = max(config.threads // max(config.lanes, WARP_THREADS), 1)
         deep = (staged_rows(config, problem) + once + width) * config.splits
         return (
-            (high - 1, 1, 2 * once * config.splits),
+            (high - 1, 1, 2 * once * config.splits),  # a partial strip of rows
+            # The last strip overlaps.
             (high * config.strips + 1, config.columns + 1, 2 * once * config.splits - width),
-            (high * (2 * config.strips - 1), config.columns, once),
+            (high * (2 * config.strips - 1), config.columns, once),  # all splits of k but the first are empty
+            # A split's rows of B do not fit in shared memory.
             (min(high * (teams + 1), 2 * high * config.strips), 2, deep),
-            (high + 3, 2 * config.columns, once * config.splits + 1),
+            (high + 3, 2 * config.columns, once * config.splits + 1),  # rows of A are not whole vectors
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[RowLanesSharedBConfig, ...]:
@@ -352,11 +335,7 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     def _divided(
         self, variant: RowLanesSharedBConfig, problem: Problem, limits: DeviceLimits
     ) -> tuple[float, RowLanesSharedBConfig] | None:
-        """Return (waste, variant), where the variant has the `splits` and `strips` that fill one wave of blocks best.
-
-        Each split consists of whole loads, so together the splits may exceed k. The waste is this excess, as a share
-        of k. Return None if no number of splits fits.
-        """
+        """Return (waste, variant), with the `splits` and `strips` that fill one wave best; None if none fit."""
         wastes = _wastes(variant, problem)
         usual = USUAL_SHARE if variant.min_blocks > 1 else problem.k  # one block per multiprocessor has room for all
         splits = min(wastes, key=lambda k: (max(wastes[k], WASTE), abs(log(problem.k / (k * usual)))), default=0)
@@ -365,7 +344,7 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
             for strips in (_strips(strip_rows(variant), splits, variant.min_blocks) if splits else ())
             if (config := replace(variant, splits=splits, strips=strips))
         }
-        wave = [config for config, count in blocks.items() if count <= _resident_blocks(limits, variant)]
+        wave = [config for config, count in blocks.items() if count <= limits.sms * variant.min_blocks]
         return (wastes[splits], max(wave, key=lambda config: blocks[config])) if wave else None
 
     def context(self, config: RowLanesSharedBConfig, problem: Problem) -> dict[str, Any]:

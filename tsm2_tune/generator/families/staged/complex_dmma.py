@@ -101,11 +101,7 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         return replace(super().resources(config, problem), registers=registers)
 
     def context(self, config: StagedComplexDmmaConfig, problem: Problem) -> dict[str, Any]:
-        """Return the variables of the template.
-
-        Sums go straight from registers to device memory if a lane has whole vectors of C. A vector of c64 along a row
-        of C is two elements, so whole vectors need an even `octets`.
-        """
+        """Sums go straight to device memory if a lane has whole vectors of C: two elements of c64 along a row."""
         whole = config.octets % 2 == 0 or problem.dtype_name == "c128" or not problem.row_major_c
         context, three = super().context(config, problem), has_three_products(problem)
         return context | {
@@ -116,22 +112,13 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         }
 
     def pads(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Return the padding of a line of A, and of a line of B.
-
-        Eight threads read 16
-        bytes each at the same time: elements at 4 adjacent k of 2 lines if the operand is contiguous along k, and 2
-        adjacent elements at each of 4 k if not.
-        """
+        """Eight threads read 16 bytes each at once: 4 adjacent k of 2 lines along k, or 2 elements at each of 4 k."""
         along_a, along_b, _ = problem.contiguous
         b_along_k = 8 if config.octets % 2 and problem.dtype_name == "c64" else 4
         return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2
 
     def probe_shapes(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return the shapes of the base class.
-
-        If the kernel computes three real products per complex product, k = 1 replaces any k below a k tile, since the
-        relative rounding error of three products is largest for k = 1.
-        """
+        """Return the shapes, with k = 1 below a k tile: there the rounding error of three products is largest."""
         shapes = super().probe_shapes(config, problem)
         if not has_three_products(problem):
             return shapes

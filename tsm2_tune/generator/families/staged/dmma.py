@@ -147,13 +147,10 @@ MORE_ROWS = (128, 256)
 class StagedDmmaConfig(WarpTileConfig):
     family: ClassVar[str] = "staged_dmma"
 
-
-def _is_wide(config: StagedDmmaConfig) -> bool:
-    """Return whether block_n is the option that is only for a large C.
-
-    With that option, a thread's sums leave it no registers to spare.
-    """
-    return config.block_n > COLUMNS[-1]
+    @property
+    def is_wide(self) -> bool:
+        """Whether block_n is only for a large C: then a thread's sums leave it no registers to spare."""
+        return self.block_n > COLUMNS[-1]
 
 
 class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
@@ -197,11 +194,7 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         return [thin, Grid(StagedDmmaConfig, tall_axes, where)]
 
     def pads(self, config: StagedDmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Return the padding of a line of A, and of a line of B.
-
-        8 threads read at the
-        same time if each thread reads a pair of elements, and 16 threads if each thread reads a single element.
-        """
+        """8 threads read at once if each reads a pair of elements, and 16 threads if each reads one element."""
         along_a, along_b, _ = problem.contiguous
         if self.singles(config, problem):
             return 2, 4
@@ -216,11 +209,11 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         registers to spare.
         """
         along_a, along_b, _ = problem.contiguous
-        return along_a == "k" and (along_b != "k" or _is_wide(config))
+        return along_a == "k" and (along_b != "k" or config.is_wide)
 
     def paired(self, config: StagedDmmaConfig, problem: Problem) -> bool:
         """Return whether a lane reads two adjacent columns of B, and uses one of them in each of two n8 tiles."""
-        moved_apart = _is_wide(config) and problem.contiguous[1] != "k"
+        moved_apart = config.is_wide and problem.contiguous[1] != "k"
         return config.octets % 2 == 0 and not self.singles(config, problem) and not moved_apart
 
     def context(self, config: StagedDmmaConfig, problem: Problem) -> dict[str, Any]:
@@ -250,10 +243,7 @@ class StagedF32DmmaConfig(WarpTileConfig):
 
 
 def _with_threads(block_m: int, block_n: int, strips: int, octets: int) -> tuple[int, ...]:
-    """Return the values of six tunables: the arguments, with enough threads for at least one warp per warp tile.
-
-    The tunables are (threads, ring_threads, block_m, block_n, strips, octets).
-    """
+    """Return (threads, ring_threads, *arguments), with threads for at least one warp per warp tile."""
     threads = max(THREADS, WARP_THREADS * (block_m // (STRIP_ROWS * strips)) * (block_n // (OCTET_COLUMNS * octets)))
     return threads, threads, block_m, block_n, strips, octets
 
@@ -290,12 +280,7 @@ class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
         return 2 * super().registers(config)
 
     def pads(self, config: StagedF32DmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Return the padding of a line of A, and of a line of B.
-
-        If an operand is
-        contiguous along k, threads read 8 elements along k of each of 4 lines at the same time. If it is not, they
-        read 4 elements of each of 8 lines, and these elements are 2 apart.
-        """
+        """Threads read 8 elements along k of each of 4 lines at once, or 4 elements, 2 apart, of each of 8 lines."""
         along_a, along_b, _ = problem.contiguous
         return 8 if along_a == "k" else 4, 8 if along_b == "k" else 4
 
@@ -303,11 +288,7 @@ class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
         return config.octets % 2 == 0 and problem.contiguous[1] != "k"
 
     def context(self, config: StagedF32DmmaConfig, problem: Problem) -> dict[str, Any]:
-        """Return the variables of the template.
-
-        A lane stores adjacent elements of C only if it also reads adjacent rows of A or columns of B. Otherwise its
-        sums go through shared memory.
-        """
+        """A lane stores adjacent elements of C only if it reads adjacent rows of A or columns of B."""
         along_a, _, along_c = problem.contiguous
         paired = self.paired(config, problem)
         neighbours = along_a != "k" if along_c == "m" else paired

@@ -172,16 +172,13 @@ def full_rules(
 
     def least(candidate: Candidate) -> int:
         problem, size = candidate.problem, most
-        while is_general(problem) and size > tile[0] and _squares(problem, size) < candidate.limits.sms:
+        while is_general(problem) and size > tile[0]:
+            if -(-problem.m // size) * -(-problem.n // size) >= candidate.limits.sms:  # tiles that cover C
+                break
             size //= 2
         return size
 
     return (*tile_rules(tile, columns=columns, covered=least), *RING_RULES)
-
-
-def _squares(problem: Problem, size: int) -> int:
-    """Return the number of `size` x `size` tiles that cover C."""
-    return -(-problem.m // size) * -(-problem.n // size)
 
 
 def filling(configs: Iterable[F], problem: Problem, limits: DeviceLimits) -> tuple[F, ...]:
@@ -238,10 +235,7 @@ class FullKernel(StagedKernel[F]):
         )
 
     def sums_in_registers(self, config: F) -> bool:
-        """Return whether one thread accumulates all products of an element of C.
-
-        Then threads do not add up partial sums.
-        """
+        """Return whether one thread accumulates all products of an element, so that sums are not added up."""
         return False
 
     def has_whole_tiles(self, config: F, problem: Problem) -> bool:
@@ -267,31 +261,21 @@ class FullKernel(StagedKernel[F]):
         return LARGEST_THIN
 
     def probe_shapes(self, config: F, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
-        tiles for each pipeline. In the fourth and the fifth problem, verification passes operands that are 16-byte
-        aligned and have odd leading dimensions, or operands that are not aligned and have leading dimensions of whole
-        vectors. The sixth and the seventh problem have whole k tiles and a tile that is partial in one direction
-        only. The last three problems are for a grid of many blocks: in the first of them, many blocks share each of
-        two tiles, in the second, there are more tiles than blocks, and in the third, a block's share of k tiles spans
-        two tiles of C.
-        """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
         rings = config.splits * (config.threads // config.ring_threads)
         of_tiles = (
-            (rows, columns, block_k * (rings * (config.stages + 1) - 2) + 4),
+            (rows, columns, block_k * (rings * (config.stages + 1) - 2) + 4),  # several k tiles for each pipeline
             (rows + 1, max(columns - 1, 1), 2 * block_k + 3),
-            (max(rows - 1, 1), columns + 1, max(block_k // 4 - 1, 1)),
+            (max(rows - 1, 1), columns + 1, max(block_k // 4 - 1, 1)),  # less than a k tile
             (rows + 2, columns + 4, 2 * block_k + 1),
             (rows + 1, columns + 1, 2 * block_k),
-            (max(rows - 2, 1), columns, block_k),
+            (max(rows - 2, 1), columns, block_k),  # a tile that is partial in one direction only
             (rows, max(columns - 4, 1), block_k),
         )
         of_blocks = (
-            (2 * rows, columns, (config.splits // 2 + 3) * block_k),
-            ((config.splits // 2 + 1) * rows - 1, columns + 1, 2 * block_k),
-            ((config.splits // 2 + 1) * rows, 1, 3 * block_k),
+            (2 * rows, columns, (config.splits // 2 + 3) * block_k),  # many blocks share each of two tiles
+            ((config.splits // 2 + 1) * rows - 1, columns + 1, 2 * block_k),  # more tiles than blocks
+            ((config.splits // 2 + 1) * rows, 1, 3 * block_k),  # a block's share spans two tiles
         )
         # With few blocks `of_blocks` would reach no other branch. A square C would have far too many tiles.
         return of_tiles if config.splits < MANY_BLOCKS or problem.is_gram else (*of_tiles, *of_blocks)

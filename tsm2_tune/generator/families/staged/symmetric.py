@@ -83,23 +83,16 @@ class SymmetricKernel(StagedKernel[C]):
         return problem.is_gram and problem.dtype_name in self.dtypes and problem.m <= LARGEST_THIN
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes as `Family` does.
-
-        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
-        tiles for each pipeline. In some problems, k is 1 more than a multiple of 4. Verification passes an X that is
-        16-byte aligned and has an odd leading dimension, or an X that is not aligned and has a leading dimension of
-        whole vectors. In the last problem, C has several full tiles.
-        """
         tile, block_k = config.tile, config.block_k
         rings = config.splits * (config.threads // config.ring_threads)
         sizes_and_k = (
-            (tile, block_k * (rings * config.stages + 3) + 4),
+            (tile, block_k * (rings * config.stages + 3) + 4),  # several k tiles for each pipeline
             (tile + 1, 2 * block_k + 3),
-            (tile - 1, max(block_k // 4 - 1, 1)),
+            (tile - 1, max(block_k // 4 - 1, 1)),  # less than a k tile
             (tile + 4, 2 * block_k + 1),
             (tile - 4, block_k),
             (tile, 2 * block_k + 1),
-            (2 * tile, block_k * (2 * rings + 1) + 2),
+            (2 * tile, block_k * (2 * rings + 1) + 2),  # several full tiles
         )
         return tuple((size, size, k) for size, k in sizes_and_k)
 
@@ -182,18 +175,11 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         return lines**2 + lines * (lines + 1) // 2 + 2 * lines * config.step
 
     def pad(self, config: StagedSymmetricFmaConfig, problem: Problem) -> int:
-        """Return the padding of a line of X.
-
-        With padding, lines of neighbouring groups begin in
-        adjacent banks. In a wide tile, elements adjacent in k are in adjacent banks too.
-        """
+        """Lines of neighbouring groups begin in adjacent banks; in a wide tile, elements adjacent in k do too."""
         return vector_elements(problem) if problem.contiguous[0] == "k" or config.tile >= 32 else 0
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricFmaConfig, ...]:
-        """Return configurations with one tile for all of C, best first.
-
-        Return none if C is larger than a tile or has at most 8 columns, or if f64 tensor cores are faster.
-        """
+        """Return configurations with one tile for all of C; none if C is larger, or other kernels are faster."""
         if not 8 < problem.m <= TILE[-1] or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits, problem)):
             return ()
         tile = covering(TILE, problem.m)
@@ -272,22 +258,13 @@ class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):
         return (self.sums_of_team(config) // config.warps + config.tile * DEPTH) // WARP_THREADS
 
     def pad(self, config: StagedSymmetricDmmaConfig, problem: Problem) -> int:
-        """Return the padding of a line of X.
-
-        If lines are along k, threads read 8 elements along k
-        of each of a few lines at the same time. If not, they read 4 elements of each of more lines, and these
-        elements are 2 apart.
-        """
+        """Threads read 8 elements along k of each of a few lines at once, or 4 elements, 2 apart, of more lines."""
         if problem.contiguous[0] == "k":
             return 8 if config.block_k % 16 == 0 else 0
         return vector_elements(problem)
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricDmmaConfig, ...]:
-        """Return configurations with one tile for all of C, best first.
-
-        Return none if C is larger than a tile, if C has at most 8 columns, or if the device has no fast f64 tensor
-        cores.
-        """
+        """Return configurations with one tile for all of C; none if C is larger, or other kernels are faster."""
         if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits, problem):
             return ()
         tile = covering(TILE, problem.m)

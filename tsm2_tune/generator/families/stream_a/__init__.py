@@ -5,8 +5,14 @@ device, blocks split k. The families differ in how a warp loads A: fma loads vec
 the fragments of tensor cores. mma16_ring copies A to shared memory first.
 """
 
-from tsm2_tune.generator.families.stream_a.dmma import StreamAComplexDmma, StreamADmma
-from tsm2_tune.generator.families.stream_a.fma import StreamAFma
+from tsm2_tune.generator.families.stream_a.kernel import (
+    StreamAComplexDmma,
+    StreamADmma,
+    StreamADmmaConfig,
+    StreamAFma,
+    StreamAFmaConfig,
+    StreamAMma16Config,
+)
 from tsm2_tune.generator.families.stream_a.mma16 import (
     FEW_COLUMNS,
     MANY_COLUMNS,
@@ -15,7 +21,6 @@ from tsm2_tune.generator.families.stream_a.mma16 import (
     StreamATf32,
     StreamATf32Ring,
 )
-from tsm2_tune.generator.families.stream_a.tunables import StreamADmmaConfig, StreamAFmaConfig, StreamAMma16Config
 
 __all__ = ["FAMILIES", "FEW_COLUMNS", "MANY_COLUMNS", "StreamADmmaConfig", "StreamAFmaConfig", "StreamAMma16Config"]
 

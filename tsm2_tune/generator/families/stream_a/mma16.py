@@ -18,13 +18,15 @@ from typing import Any
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import HAS_HALF_TENSOR_CORES
 from tsm2_tune.generator.families.family import WARP_THREADS, vector_elements
-from tsm2_tune.generator.families.stream_a.kernel import Axes, StreamA, streaming_rules
-from tsm2_tune.generator.families.stream_a.tunables import (
+from tsm2_tune.generator.families.stream_a.kernel import (
+    Axes,
     Mma16Config,
+    StreamA,
     StreamAMma16Config,
     StreamAMma16RingConfig,
     StreamATf32Config,
     StreamATf32RingConfig,
+    streaming_rules,
 )
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
@@ -96,30 +98,21 @@ class Mma16(StreamA[Mma16Config]):
         return max(config.prefetch, 64, STAGED_ELEMENTS // config.columns)
 
     def probe_shapes(self, config: Mma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes like those of the base class.
-
-        In the last three, a split needs more rows of B than both buffers hold: k is whole prefetches, or ends with
-        whole vectors, or ends with single elements.
-        """
         rows, prefetch = self.block_rows(config, problem), config.prefetch
         deep = (2 * self.tile_depth(config) + prefetch) * config.splits
         return (
             (rows + 1, 1, max(prefetch - 2, 1)),
             (rows, config.columns, prefetch + 8),
             (2 * rows * config.row_tiles, 2 * config.columns + 1, 2 * prefetch),
-            (rows + 8, config.columns - 1, deep),
-            ((2 * config.row_tiles - 1) * rows + 8, config.columns // 2, deep - 8),
-            (rows + 2, 2, deep - 1),
+            (rows + 8, config.columns - 1, deep),  # more rows of B for a split than both buffers hold
+            ((2 * config.row_tiles - 1) * rows + 8, config.columns // 2, deep - 8),  # k ends with whole vectors
+            (rows + 2, 2, deep - 1),  # k ends with single elements
         )
 
     def one_wave_first(
         self, variants: Sequence[Mma16Config], problem: Problem, limits: DeviceLimits
     ) -> tuple[Mma16Config, ...]:
-        """Return each variant with the numbers of splits to try first, in turns.
-
-        The first number is the largest with which all blocks are resident at the same time, unless that is at most
-        FEW_SPLITS.
-        """
+        """Return each variant with the splits to try first: most that fit in one wave, if more than FEW_SPLITS."""
 
         def splits_of(variant: Mma16Config) -> list[int]:
             tiles = self.launch(variant, problem).tiles(problem.m, problem.n)
@@ -155,10 +148,7 @@ class StreamAMma16(Mma16):
         return rows * config.columns // WARP_THREADS + loaded_bytes // 4 + FRAGMENT_REGISTERS
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Mma16Config, ...]:
-        """Return configurations like those that were fastest on an H200, best first.
-
-        They compute all columns of C at once, with few splits of k or with several tiles of rows per block.
-        """
+        """Return variants of what was fastest on an H200, with few splits of k or several tiles of rows per block."""
         columns = covering(COLUMNS, problem.n)
         if problem.k < 2 * LEAST_SHARE:
             return self._proposals_of_short(problem, limits, columns)
@@ -171,11 +161,7 @@ class StreamAMma16(Mma16):
         return self.one_wave_first(chosen, problem, limits)
 
     def _proposals_of_short(self, problem: Problem, limits: DeviceLimits, columns: int) -> tuple[Mma16Config, ...]:
-        """Return the proposals for a small k: several tiles of rows per block.
-
-        If C has few columns, blocks of the first proposals have so many tiles that all blocks are resident at the
-        same time.
-        """
+        """Return several tiles of rows per block; with few columns, first so many that all blocks are resident."""
         few = columns <= FEW_COLUMNS
         ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
         if problem.k <= 32:
@@ -190,21 +176,13 @@ class StreamAMma16(Mma16):
             for threads, lane_rows, min_blocks in shapes
         ]
         if few:
-            runs = [
-                _long_run(-(-problem.m // self.block_rows(one, problem)), limits.sms * one.min_blocks)
-                for one in chosen
-            ]
-            long = [replace(one, row_tiles=run) for one, run in zip(chosen, runs, strict=True) if run]
+            long = []
+            for one in chosen:
+                count, slots = -(-problem.m // self.block_rows(one, problem)), limits.sms * one.min_blocks
+                filling = [run for run in LONG_RUNS if LEAST_FILLED * slots <= -(-count // run) <= slots]
+                long += [replace(one, row_tiles=run) for run in filling[:1]]
             chosen = list(dict.fromkeys((*long, *chosen)))[:MOST_SHORT]
         return tuple(chosen)
-
-
-def _long_run(tiles: int, slots: int) -> int:
-    """Return the number of row tiles per block with which the blocks nearly fill one wave of `slots` resident blocks.
-
-    Return 0 if no option of the number nearly fills the wave.
-    """
-    return next((run for run in LONG_RUNS if LEAST_FILLED * slots <= -(-tiles // run) <= slots), 0)
 
 
 class StreamATf32(StreamAMma16):
@@ -288,10 +266,7 @@ class StreamAMma16Ring(Mma16):
         return self.block_rows(config, problem) * config.prefetch * problem.dtype.element_bytes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Mma16Config, ...]:
-        """Return configurations like those that were fastest on an H200, best first; none for at most 16 columns.
-
-        They compute all columns of C at once. A row-major A is copied in whole 128-byte lines of memory.
-        """
+        """Return variants of what was fastest on an H200; none for few columns. A row-major A is copied by lines."""
         if problem.n <= FEW_COLUMNS:
             return ()
         columns = covering(RING_COLUMNS, problem.n)
