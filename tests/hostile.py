@@ -1,7 +1,7 @@
-"""Hostile values of each column of the schema: what a foreign file may hold instead of a stored value.
+"""Hostile values of each column of the schema, which a foreign file may hold, and what a command may do about them.
 
-The ends of each domain are stated here once more, so that tests find a domain of validation.py that was changed by
-mistake. A column that OF_NAME lacks has the domain of its type.
+POOL has values of all kinds, and those at both sides of each domain's ends. A column's own domain says which of them
+are wrong in it; test_hostile_rows.py states what no domain may contain.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,166 +20,71 @@ from click.testing import Result
 from sqlalchemy import Column, Table
 
 from tests.command import run
-from tsm2_tune.generator.problem import DTYPES
+from tsm2_tune.tuner.results import validation
 from tsm2_tune.tuner.results.storage import schema
 
 MOST_INT, MOST_ID = 2**31 - 1, 2**63 - 1
-NO_LINES = ("a\nb", "\x1b[2J", "\x00", "\u202e", "\ud800")
-QUOTED = ('*/ "; evil();', "{{ 7 * 7 }}</script>", "=1+1", "'; DROP TABLE trial; --", "\\", "é")  # lines of text
 HASH = "0123456789abcdef" * 4
+DATE = "2026-01-02T03:04:05+00:00"
+NO_LINES = ("a\nb", "\x1b[2J", "\x00", "\u202e", "\ud800")  # texts that no terminal should be sent
+QUOTED = ('*/ "; evil();', "{{ 7 * 7 }}</script>", "=1+1", "'; DROP TABLE trial; --", "\\", "é")
+ENDS = (0, 1, 2, 64, 1024, 4096, 65535, 65536, 232448, MOST_INT, 2**62, MOST_ID)
+NUMBERS = ("NaN", "1e999", "-1", "true", "null", "[1]", "{}", "9" * 400, '"B"', "1.5", "1e-300")
+POOL: tuple[Any, ...] = (
+    None,
+    *(end + step for end in (*ENDS, -MOST_INT) for step in (-1, 0, 1)), 10**400, -(10**400),
+    *(0.5, -0.5, 1e-7, 1e-6, 1e12, 1.1e12, 1e15, 1.1e15, math.nan, math.inf, -math.inf),
+    *NO_LINES, *QUOTED, "", "x", "A", "a b", "a_b", "a-b", "7", "aé",
+    *("x" * (most + more) for most in (20, 64, 1000, 4096, 2**14, 2**19) for more in (0, 1)),
+    *(HASH, HASH[1:], f"{HASH}\n", HASH.upper(), HASH[:16], HASH[:15], f"{HASH} {HASH}", f"{HASH}  {HASH}"),
+    " ".join(257 * [HASH[:16]]),
+    *(DATE, "yesterday", "2026-01-02", "2026-13-01T00:00:00Z", DATE.replace("+00", "+01"), f"{DATE[:19]}Z\n"),
+    *("ok", "OK", "timed-out", "clean", "hot", "f32", "f8", "cuBLAS", "MKL", "nn", "t" * 21),
+    *("tsm2:version=v3,threads=128", "tsm2-v3-128", "tsm2;", "tsm2:threads=", "tsm2:threads=-1", "../tsm2"),
+    *("cublasSgemm", "cublasLtMatmul #3", "cublas", "cublasSgemm #0", "cublasSgemm #1000", "mkl"),
+    *('{"f32":1}', "{", "[]", "null", "[" * 4000, json.dumps(dict.fromkeys(map(str, range(65)), 1))),
+    *(f'{{"{name}": {one}}}' for name in ("f32", "A", "\\ud800") for one in NUMBERS),
+    *(b"", b"\xff\xfe", [], ["a"], {}, [[]]),
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Values:
-    """Values of a domain, its ends among them, and values of the same type that lie just outside."""
-
-    right: tuple[Any, ...]
-    wrong: tuple[Any, ...]
-
-
-def integers(least: int, most: int) -> Values:
-    return Values((least, most), (least - 1, most + 1, -(10**400), 10**400))
-
-
-def reals(least: float, most: float) -> Values:
-    ends = (math.nextafter(least, -math.inf), math.nextafter(most, math.inf), math.inf)
-    return Values((least, most), (-1.0, math.nan, -math.inf, *(one for one in ends if not least <= one <= most)))
+@cache
+def is_right(column: Column[Any], at: int) -> bool:
+    """Return whether the value of POOL at this place is one that this program may store in the column."""
+    with suppress(ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
+        validation.checked({column.name: POOL[at]}, [column])
+        if column.name in ("tunables", "parameters"):
+            validation.tunables(POOL[at])
+        if column.name == "gflops":
+            validation.rates(POOL[at])
+        return True
+    return False
 
 
-def texts(*right: str, wrong: tuple[str, ...] = ()) -> Values:
-    return Values(right, (*wrong, *NO_LINES))
+def right_of(column: Column[Any]) -> list[Any]:
+    return [one for at, one in enumerate(POOL) if is_right(column, at)]
 
 
-def names(most: int, wrong: str, start: str = "a") -> Values:
-    """Words of at most so many characters."""
-    longest = start + "z" * (most - len(start))
-    return texts(start, longest, wrong=("", f"{longest}z", f"{start}é", f"{start}\n", wrong))
-
-
-def hexadecimal(digits: int, *more: str, wrong: tuple[str, ...] = ()) -> Values:
-    one = HASH[:digits]
-    return texts(one, *more, wrong=(*wrong, "", one[1:], f"{one}0", f"{one}\n", one.upper(), f"g{one[1:]}"))
-
-
-DATES = ("yesterday", "2026-01-02", "2026-13-01T00:00:00Z", "2026-01-02T03:04:05+01:00", "2026-01-02T03:04:05Z\n")
-UP_TO = {most: Values(("", "x" * most), ("x" * (most + 1), "\ud800")) for most in (4096, 2**14, 2**19)}
-NAME, DIGEST, FLAG, RATE = names(64, "A"), hexadecimal(64), integers(0, 1), reals(1e-6, 1e12)
-DATE = texts("2026-01-02T03:04:05+00:00", "2026-12-31T23:59:59.123456Z", wrong=("", *DATES))
-OF_TYPE: dict[type, Values] = {
-    str: texts("x" * 1000, "", *QUOTED, wrong=("x" * 1001,)),
-    int: integers(0, MOST_INT),
-    float: reals(0.0, 1e15),
-}
-OF_NAME: dict[str, Values] = {
-    **dict.fromkeys(("id", "run_id", "problem_id", "trial_id", "measurement_id"), integers(0, MOST_ID)),
-    **dict.fromkeys(("flops", "least_bytes", "seed"), integers(0, MOST_ID)),
-    **dict.fromkeys(("family", "kernel"), NAME),
-    **dict.fromkeys(("digest", "source_digest", "tools"), DIGEST),
-    **dict.fromkeys(("started_at", "ended_at", "tuned_at", "last_at"), DATE),
-    **dict.fromkeys(("detail", "verdict_detail", "full_verdict"), UP_TO[2**14]),
-    **dict.fromkeys(("tunables", "parameters", "gflops"), UP_TO[4096]),
-    **dict.fromkeys(("median_us", "newest_us"), reals(1e-6, 1e15)),
-    **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), RATE),
-    **dict.fromkeys(("verdict_correct", "is_new", "stale", "verified_in_full", "persistent"), FLAG),
-    **dict.fromkeys(("is_between", "superseded"), FLAG),
-    "batched": integers(0, 2),
-    **dict.fromkeys(("stamp", "final_stamp"), integers(0, 2**62)),
-    "verified_code": texts(f"{HASH} {HASH}", wrong=("", HASH, f"{HASH}  {HASH}", f"{HASH} {HASH[1:]}")),
-    "cache": texts("clean", "dirty", "warm", wrong=("", "hot", "Clean")),
-    "outcome": texts("ok", "behind", "wrong-result", "timed-out", "crashed", wrong=("", "fine", "OK")),
-    "dtype": texts(*DTYPES, wrong=("", "f8", "F32")),
-    "library": texts("cuBLAS", "cuBLASLt", wrong=("", "MKL", "cublas")),
-    "guideline_broken": names(64, "a b"),
-    "search_ended": names(64, "a_b"),
-    "strategy": names(64, "<b>"),
-    "op": texts("nn", "a" * 20, "t_0", wrong=("", "a" * 21, "a b", "A")),
-    "text": UP_TO[2**19],
-    "key": hexadecimal(16),
-    "final": hexadecimal(16),
-    "paragraphs": hexadecimal(16, " ".join(256 * [HASH[:16]]), wrong=(" ".join(257 * [HASH[:16]]),)),
-    **dict.fromkeys(("config", "suspect"), texts(
-        "tsm2", "tsm2:version=v3,threads=128", "tsm2-v3-128",
-        wrong=("", "tsm2;", "Tsm2", "tsm2:threads=", "tsm2:threads=1,", "tsm2:threads=-1", "../tsm2", "tsm2-"),
-    )),
-    "routine": texts(
-        "cublasSgemm", "cublasLtMatmul #3", "cublas" + 40 * "x" + " #999",
-        wrong=("", "cublas", "mkl", "cublasSgemm #0", "cublasSgemm #1000", "cublas" + 41 * "x"),
-    ),
-    "round": integers(-MOST_INT, MOST_INT),
-    "summary_of": integers(1, 4096),
-    "verdict_worst_ratio": reals(0.0, math.inf),
-    "threads": integers(1, 1024),
-    "rows_per_block": integers(1, MOST_INT),
-    "smem_bytes": integers(0, 232448),
-    "splits": integers(1, 65535),
-    "flat_splits": integers(1, MOST_INT),
-    "sms": integers(1, 65536),
-}  # fmt: skip
-NULLABLE = frozenset(
-    f"{table}.{name}"
-    for table, names in {
-        "lease": "config suspect",
-        "measurement": "final final_stamp slowed sm_clock_mhz summary_of",
-        "quarantine": "run_limit_seconds",
-        "run": "sms",
-        "trial": "blocks_per_sm compile_limit_seconds first_basis full_verdict guideline_broken local_bytes registers"
-        " rows_per_block run_limit_seconds search_ended smem_bytes space_configurations spill_bytes splits strategy"
-        " verdict_correct verdict_detail verdict_worst_ratio verified_code",
-        "vendor_measurement": "final final_stamp slowed sm_clock_mhz summary_of",
-        "best": "registers smem_bytes strategy",
-    }.items()
-    for name in names.split()
-)
-OTHER_TYPES: dict[type, tuple[Any, ...]] = {
-    str: (b"", b"\xff\xfe", 7, 1.5, ["a"], {}),
-    int: ("", "7", "x", 1.5, math.nan, b"", [1], {}),
-    float: ("", "7", "x", b"", b"\xff", [1.0], {}),
-}
-# Texts of JSON objects that a column may hold, but no object of tunables, or of rates.
-NO_OBJECTS = ("", "{", "[]", "7", "null", '"x"', "[" * 4000, json.dumps(dict.fromkeys(map(str, range(65)), 1)))
-NO_NUMBERS = ("NaN", "1e999", "-1", "true", "null", "[1]", "{}", "9" * 400)
-OF_JSON = {
-    "tunables": (
-        *NO_OBJECTS, '{"\\ud800": 1}', '{"A": 1}', '{"a": "B"}', '{"a": 1.5}', f'{{"a": {2**31}}}',
-        *(f'{{"threads": {one}}}' for one in NO_NUMBERS),
-    ),
-    "gflops": (*NO_OBJECTS, '{"\\ud800": 1}', '{"f32": "1"}', '{"f32": 0}', '{"f32": 1.1e12}',
-               *(f'{{"f32": {one}}}' for one in NO_NUMBERS)),
-}  # fmt: skip
-
-
-def values_of(column: Column[Any]) -> Values:
-    return OF_NAME.get(column.name, OF_TYPE[column.type.python_type])
-
-
-def has_null(column: Column[Any]) -> bool:
-    """Whether the column may be NULL: one of a table is in NULLABLE, and all of joined rows may be."""
-    return column.table is None or str(column) in NULLABLE
-
-
-def wrong_of(column: Column[Any]) -> tuple[Any, ...]:
+def wrong_of(column: Column[Any]) -> list[Any]:
     """Return values that no row of this program has in the column: out of its domain, or of another type."""
-    kind = column.type.python_type
-    null = () if has_null(column) else (None,)
-    return (*values_of(column).wrong, *OF_JSON.get(column.name, ()), *OTHER_TYPES[kind], *null)
+    return [one for at, one in enumerate(POOL) if not is_right(column, at)]
+
+
+def written_in_json(values: Iterable[Any]) -> list[Any]:
+    return [one for one in values if not isinstance(one, bytes)]
 
 
 # Values that are of no member of an object but a list, an object or a truth.
 ODD_MEMBERS: tuple[Any, ...] = (None, -1, 10**400, 0.5, math.nan, math.inf, "", "x", "\ud800", [], {}, [[]])
 
 
-def written_in_json(values: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(one for one in values if not isinstance(one, bytes))
-
-
-def altered(column: Column[Any], stored: Any) -> tuple[Any, ...]:
-    """Return other values of the column's domain: its ends, and for a number those near it."""
-    found = values_of(column).right
-    if isinstance(stored, int | float) and found:
+def altered(column: Column[Any], stored: Any) -> list[Any]:
+    """Return other values of the column's domain, of a number those near it last, and NULL if it may be."""
+    found = [one for one in right_of(column) if one is not None]
+    if isinstance(stored, int | float):
         near = (stored + 1, stored - 1, 2 * stored, stored / 2 if isinstance(stored, float) else 0)
-        found = (*found, *(one for one in near if found[0] <= one <= found[-1]))
-    null = (None,) if has_null(column) else ()
-    return tuple(one for one in (*found, *null) if one != stored)
+        found += [one for one in near if validation.domain_of(column).contains(one)]
+    return [one for one in (*found, *([None] if column.nullable else [])) if one != stored]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +117,20 @@ class Edit:
         return False
 
 
-def run_on(path: Path, *command: str) -> str:
-    """Ask a command of a database. Return why it refuses, or "". Raise AssertionError where it does neither well.
+def run_on(path: Path, *command: str) -> tuple[str, str]:
+    """Ask a command of a database. Return why it refuses, or "", and its output.
 
     What is refused is refused in one clear sentence with exit status 2, what is read is printed without controls, and
     the file is as it was. An import reads the file into a new database, and leaves none where it refuses.
     """
     before, new = path.read_bytes(), path.with_name("new.db")
     asked = (*command, str(path), "--db", str(new)) if command[0] == "import" else (*command, "--db", str(path))
-    refusal = refusal_of(asked, run(*asked))
+    result = run(*asked)
+    refusal = refusal_of(asked, result)
     assert path.read_bytes() == before, f"{command} changed the file"
     assert not (refusal and new.exists()), f"{command} made a database: {refusal}"
     new.unlink(missing_ok=True)
-    return refusal
+    return refusal, result.output
 
 
 def refusal_of(command: tuple[str, ...], result: Result) -> str:
