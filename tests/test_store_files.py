@@ -1,4 +1,4 @@
-"""Tests of the files that are refused as a database, and of the migration of older ones."""
+"""Files that are refused as a database, the migration of older ones, and the texts of kernels in them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tests.command import run
 from tests.databases import database_of, write_protect
-from tests.fabricated import BASIS, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, PROBLEM, configuration, downgrade, plain_sql, source_text, trial, tuning_run
 from tests.standing_in import Disk
 from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
 
@@ -208,3 +211,46 @@ def test_a_file_that_is_gone_takes_no_more_trials(how: str, tmp_path: Path) -> N
             elsewhere.rename(path)
             store.add_trial(tuning_run(), trial(400.0, configuration(64)))
             assert [row.median_us for row in store.best()] == [400.0]
+
+
+# Texts of kernels, which are stored by paragraphs
+
+
+@pytest.fixture
+def two(store: Store, path: Path) -> Path:
+    for config in (C128, C256):
+        store.add_trial(tuning_run(), trial(config=config))
+    return path
+
+
+def shown(path: Path, number: int) -> str:
+    return run("source", str(number), "--db", str(path)).output
+
+
+@pytest.mark.parametrize("family", ["stream_a_fma", "resident_b_fma_ring", "inner_fma"])
+def test_texts_take_at_most_a_fifth(family: str, store: Store, path: Path) -> None:
+    space = (one for one in FAMILIES[family].configurations() if FAMILIES[family].has(one, PROBLEM))
+    tried = [trial(config=one, source=render(PROBLEM, one)) for one in islice(space, 0, 4000, 200)]
+    store.add_trials(tuning_run(), tried)
+    texts = {one.source.digest: one.source.text for one in tried}
+    lengths = "SELECT sum(length(key) + length(text)), (SELECT sum(length(paragraphs)) FROM source) FROM paragraph"
+    stored = sum(plain_sql(path, lengths)[0])
+    assert len(texts) > 10
+    assert stored <= sum(map(len, texts.values())) / 5
+    assert {digest: source_text(path, digest) for digest in texts} == texts
+
+
+def test_forgotten_text_takes_only_its_own_paragraphs(two: Path) -> None:
+    assert run("forget", "1", "--db", str(two)).exit_code == 0
+    assert shown(two, 2) == render(PROBLEM, C256).text
+    ((keys,),) = plain_sql(two, "SELECT paragraphs FROM source")
+    assert {key for (key,) in plain_sql(two, "SELECT key FROM paragraph")} == set(keys.split())
+
+
+def test_text_of_an_older_database_is_divided_unless_it_is_damaged(two: Path) -> None:
+    before = shown(two, 1)
+    downgrade(two)
+    plain_sql(two, "UPDATE source SET text = x'ff' WHERE digest = ?", render(PROBLEM, C256).digest)
+    assert shown(two, 1) == before == source_text(two, render(PROBLEM, C128).digest)
+    found = run("source", "2", "--db", str(two))
+    assert (found.exit_code, found.stdout, found.stderr.count("\n")) == (2, "", 1)
