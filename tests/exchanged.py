@@ -1,9 +1,13 @@
-"""A database of every kind of trial, and files of it in formats of other autotuners."""
+"""A database of every kind of trial, and files of it in formats of other autotuners.
+
+`python -m tests.exchanged` writes the snapshots of these files anew.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import tempfile
 from dataclasses import replace
 from functools import cache
@@ -25,11 +29,13 @@ from tests.fabricated import (
 )
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.exchange.entry import Entry
+from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
+from tsm2_tune.tuner.results.exchange.entry import NAME, Entry
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TimeLimits, Verdict
 
+SNAPSHOTS = Path(__file__).parent / "documents"
 T4, CACHE = "t4", "kernel-tuner-cache"
 FASTEST, SLOWER, ISM2 = configuration(128, 8), configuration(256, 8), Ism2Config(1, 128, 8, 8, 4)
 WRONG, LATE = configuration(128, 16), configuration(256, 16)
@@ -94,3 +100,14 @@ def written(path: Path, form: str, **which: Any) -> Path:
 
 def document(path: Path, form: str, **which: Any) -> dict[str, Any]:
     return dict(json.loads(written(path, form, **which).read_text()))
+
+
+def snapshot(form: str) -> str:
+    """Return the text of a document, without the record and the dates of trials."""
+    found = {name: one for name, one in DOCUMENTS[form](entry(WITH[form].get("family"))).items() if name != NAME}
+    return re.sub(r'("timestamp": )"[^"]+"', r'\1""', json.dumps(found, indent=1)) + "\n"
+
+
+if __name__ == "__main__":
+    for form in DOCUMENTS:
+        SNAPSHOTS.joinpath(f"{form}.json").write_text(snapshot(form))
