@@ -30,12 +30,12 @@ from tests import (
     standing_in,
 )
 from tests.calls import TYPES
+from tests.databases import compile_once
 from tests.fabricated import fake_binary, tuning_run
 from tests.fake_compilers import fake_toolkit
 from tests.forked_workers import fork_workers
 from tests.kept_objects import keep_objects
 from tests.library_calls import SPLIT, InProcess, fabricated_library, problems_of_all, recording_process, tried
-from tests.one_dialect import compile_once
 from tests.quick import FOLDER_VARIABLE, quick_host_toolchain, quick_toolchain
 from tests.quick_command import make_quick
 from tests.servers import TestServer, running

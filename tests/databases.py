@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy
+from sqlalchemy import Dialect, Engine
+from sqlalchemy.util import LRUCache
 
 import tsm2_tune
 from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
@@ -20,6 +23,7 @@ from tsm2_tune.tuner.results import logical_clock
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part
+from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Trial, TuningRun, VendorMeasurement
@@ -126,3 +130,16 @@ def database(path: Path) -> str:
 def one_trial_database(database: str, fake_nvcc: None) -> Path:
     """The database, beside an nvcc that makes the code that its trial was verified with."""
     return Path(database)
+
+
+def compile_once(setattr: Callable[[object, str, object], None]) -> None:
+    """Have all files of databases share what statements are compiled to: each would compile its own."""
+    created, shared, compiled = sqlalchemy.create_engine, dict[type[Dialect], Dialect](), LRUCache[Any, Any](500)
+
+    def create_engine(*arguments: Any, **options: Any) -> Engine:
+        engine = created(*arguments, **options)
+        engine.dialect = shared.setdefault(type(engine.dialect), engine.dialect)
+        engine.update_execution_options(compiled_cache=compiled)
+        return engine
+
+    setattr(sqlite, "create_engine", create_engine)

@@ -15,9 +15,6 @@ from pathlib import Path
 from types import CodeType, EllipsisType, ModuleType, SimpleNamespace
 from typing import Any
 
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.schema import CreateTable
-
 from tsm2_tune.generator.config import ONE_EACH, KernelConfig, Launch
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.published import Tsm2Config
@@ -31,7 +28,7 @@ from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.fingerprint import basis, tools
 from tsm2_tune.tuner.results.records import is_of_this_version
-from tsm2_tune.tuner.results.storage import schema_versions
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import (
     Cache,
@@ -48,6 +45,7 @@ from tsm2_tune.tuner.results.trial import (
 from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted
 from tsm2_tune.tuner.search.candidates import Why
 
+PREVIOUS = Path(__file__).parent / "schemas" / "24.sql"
 PROBLEM = Problem(20480, 16, 20480, "f32")
 GPU = "NVIDIA H200"
 
@@ -342,28 +340,22 @@ def add_text(path: Path, text: str) -> str:
 
 
 def downgrade(path: Path) -> None:
-    """Make the file one of the previous schema."""
-    plain_sql(path, "DROP VIEW best")
-    for index in ("newest_of_family", "newest_stamp"):
-        plain_sql(path, f"DROP INDEX {index}")
-    plain_sql(path, "ALTER TABLE trial DROP COLUMN search_ended")
-    plain_sql(path, "ALTER TABLE source DROP COLUMN batched")
-    (former,), names = schema_versions.WITH_OTHER_KEYS, ", ".join(schema_versions.WITH_OTHER_KEYS[0].c.keys())
-    problems = plain_sql(path, f"SELECT {names} FROM problem")
-    plain_sql(path, "DROP TABLE problem")
-    plain_sql(path, str(CreateTable(former).compile(dialect=sqlite.dialect())))
-    for row in problems:
-        plain_sql(path, f"INSERT INTO problem ({names}) VALUES ({', '.join('?' * len(row))})", *row)
+    """Make the file one of the previous schema, with the rows that it can have."""
     texts = {digest: source_text(path, digest) for (digest,) in plain_sql(path, "SELECT digest FROM source")}
-    plain_sql(path, "ALTER TABLE source RENAME COLUMN paragraphs TO text")
-    for digest, text in texts.items():
-        plain_sql(path, "UPDATE source SET text = ? WHERE digest = ?", text, digest)
-    plain_sql(path, "DROP TABLE paragraph")
-    plain_sql(path, "DROP TABLE lease")
-    for table in schema_versions.DROPPED:
-        plain_sql(path, str(CreateTable(table).compile(dialect=sqlite.dialect())))
-    plain_sql(path, "CREATE VIEW best AS SELECT 1")
-    plain_sql(path, f"PRAGMA user_version = {schema_versions.OLDEST}")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.row_factory = sqlite3.Row
+        rows = [
+            (one, dict(row)) for one in schema.metadata.tables for row in connection.execute(f"SELECT * FROM {one}")
+        ]
+    path.unlink()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(PREVIOUS.read_text())
+        for table, row in rows:
+            row |= {"text": texts.get(row.get("digest", ""))}
+            names = [name for (_, name, *_) in connection.execute(f"PRAGMA table_info({table})") if name in row]
+            if names:
+                insert = f"INSERT INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+                connection.execute(insert, [row[name] for name in names])
 
 
 def started(configurations: int = 128, problem: Problem = PROBLEM, **changes: Any) -> ProblemStarted:
