@@ -89,12 +89,7 @@ class TestServer:
         return self.url(name)
 
     def sql(self, statement: str, name: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run a statement with psycopg, without tsm2-tune, and return its rows."""
-        import psycopg
-
-        with psycopg.connect(host=str(self.folder), user="postgres", dbname=name, autocommit=True) as connection:
-            cursor = connection.execute(statement.encode())
-            return cursor.fetchall() if cursor.description is not None else []
+        return asked(self.url(name), statement)
 
 
 def asked(url: str, statement: str) -> list[tuple[Any, ...]]:
@@ -104,19 +99,6 @@ def asked(url: str, statement: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:
         cursor = connection.execute(statement.encode())
         return cursor.fetchall() if cursor.description is not None else []
-
-
-def missing() -> str:
-    """Why no server can be started; "" where one can."""
-    if not _programs():
-        return "no PostgreSQL server is installed"
-    if shutil.which("setpriv") is None:
-        return "setpriv, which starts the server as another user, is missing"
-    try:
-        import psycopg  # noqa: F401
-    except ImportError:
-        return "the package psycopg is not installed"
-    return ""
 
 
 def _programs() -> Path | None:
@@ -129,10 +111,10 @@ def _programs() -> Path | None:
 @contextmanager
 def running(template: Path) -> Iterator[TestServer]:
     """A server; skips where none can be started. Its data are copied from the template, or the template from them."""
-    if why := missing():
-        pytest.skip(why)
+    pytest.importorskip("psycopg")
     programs = _programs()
-    assert programs is not None
+    if programs is None or shutil.which("setpriv") is None:
+        pytest.skip("no PostgreSQL server is installed, or no setpriv, which starts it as another user")
     folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # a socket's path has 107 bytes
     try:
         if os.getuid() == 0:

@@ -13,10 +13,8 @@ from tests.databases import C128, C256, database_of
 from tests.fabricated import BASIS, GPU, PROBLEM, add_text, plain_sql, trial, tuning_run
 from tests.processes import python
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource, code, digest_of
-from tsm2_tune.tuner.results import invalidate
 from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -131,29 +129,6 @@ def test_another_launch_or_entry_point_is_another_kernel(change: str, path: Path
     with Store.open(path, create=False) as store:
         store.supersede(GPU, PROBLEM, BASIS)
         assert texts_of(store) == {C256.text}
-
-
-def test_a_kernel_that_changes_again_and_again_is_kept_each_time(path: Path) -> None:
-    for day in (1, 2, 3):
-        changed(path, day)
-        with Store.open(path, create=False) as store:
-            store.supersede(GPU, PROBLEM, BASIS)
-            store.add_trial(RUN, trial(480, C128))
-    assert plain_sql(path, f"SELECT count(*), sum(superseded) FROM trial WHERE config = '{C128.text}'") == [(4, 3)]
-
-
-def test_trials_are_compared_once_while_a_store_is_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[str] = []
-
-    def has_current_kernel(row: Any, problem: Problem) -> bool:
-        compared.append(row["config"])
-        return True
-
-    monkeypatch.setattr(invalidate, "has_current_kernel", has_current_kernel)
-    with Store.open(path, create=False) as store:
-        for basis_of_trials in (BASIS, BASIS, "another"):
-            store.supersede(GPU, PROBLEM, basis_of_trials)
-    assert compared == [C128.text, C256.text]
 
 
 # In a source tree that is edited

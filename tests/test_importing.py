@@ -6,7 +6,6 @@ import os
 import shutil
 import sqlite3
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +30,6 @@ from tests.fabricated import (
     vendor_measurement,
 )  # fmt: skip
 from tests.tampering import YESTERDAY, good_database
-from tsm2_tune.console import tables
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.compile.cache import cache_folder
 from tsm2_tune.tuner.results.merge import files
@@ -44,7 +42,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("session_cache")]
 def test_both_ways_there_is_the_same_union_and_a_search_goes_on_with_it(two_databases: tuple[Path, Path]) -> None:
     ours, theirs = two_databases
     before = facts(theirs)
-    found = tsm2_tune.import_trials(theirs, ours)
+    shares = list[float]()
+    found = tsm2_tune.import_trials(theirs, ours, on_progress=shares.append)
+    assert (shares, shares[-1]) == (sorted(shares), 1.0)
     assert (found.trials, found.known, found.times, found.problems) == (1, 1, 5, 1)
     assert facts(theirs) == before
     tsm2_tune.import_trials(ours, theirs)
@@ -79,23 +79,6 @@ def test_a_database_of_an_older_schema_is_read_and_left_as_it_is(two_databases: 
     tsm2_tune.import_trials(theirs, ours)
     assert theirs.read_bytes() == content
     assert best(ours)[1].median_us == 410
-
-
-def test_an_import_tells_how_far_it_is(
-    two_databases: tuple[Path, Path], tmp_path: Path, terminal: StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    database, text = two_databases[0], tmp_path / "trials.jsonl"
-    tsm2_tune.export(database, format="trials", output=text)
-    for file, least in ((database, 1), (text, 2)):
-        shares = list[float]()
-        tsm2_tune.import_trials(file, tmp_path / "new.db", on_progress=shares.append)
-        assert (shares, shares[-1], len(shares) >= least) == (sorted(shares), 1.0, True)
-    clock = iter([0.0, 0.5, 30.0])
-    monkeypatch.setattr(tables, "monotonic", lambda: next(clock))
-    with tables.waiting("importing x") as show:
-        show(0.1)
-        show(0.25)
-    assert "importing x: 25%, about 90 s left" in terminal.getvalue()
 
 
 RIGHT = trial(500, C128)
