@@ -13,7 +13,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
-from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, refuse_version, stamped
+from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, refuse_version
 from tsm2_tune.tuner.results.merge.text_parser import WRONG, ParsedTrials, content_of, refuse_constant
 from tsm2_tune.tuner.results.merge.union import Part, Tried
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
@@ -22,10 +22,7 @@ T = TypeVar("T")
 
 
 def parse_file(path: Path) -> ParsedTrials:
-    """Read the trials of a T4 file or of a Kernel Tuner cache file.
-
-    Raise InputError if another tool wrote the file, or if the file was altered.
-    """
+    """Read a T4 file or a Kernel Tuner cache. Raise InputError if another tool wrote it, or if it was altered."""
     return _read(path, parse_document)
 
 
@@ -35,10 +32,7 @@ def refuse_others(path: Path) -> None:
 
 
 def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
-    """Parse the file's JSON object, call `use` with the object, and return the result of the call.
-
-    Raise InputError if another tool wrote the file, or if the file was altered.
-    """
+    """Parse the file's JSON object, call `use` with the object, and return the result of the call."""
     try:
         found = json.loads(content_of(path), parse_constant=refuse_constant, object_pairs_hook=_once)
         if NAME in found:
@@ -56,11 +50,7 @@ def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
 
 
 def parse_document(document: Mapping[str, Any]) -> ParsedTrials:
-    """Return the trials in a T4 document or a Kernel Tuner cache that this program wrote.
-
-    Raise one of the exceptions in WRONG if the document is not exactly what this program would write for these
-    trials.
-    """
+    """Return the trials in a document. Raise one of WRONG if it is not exactly what this program would write."""
     entry = entry_of(document[NAME])
     form = "kernel-tuner-cache" if "cache" in document else "t4"
     if DOCUMENTS[form](entry) != document:
@@ -69,11 +59,8 @@ def parse_document(document: Mapping[str, Any]) -> ParsedTrials:
 
 
 def _parse_entry(entry: Entry) -> ParsedTrials:
-    """Return the entry's trials whose kernels this program still generates.
-
-    Other trials are skipped. The result contains the reason for each skipped configuration.
-    """
-    parsed, part = ParsedTrials(), stamped(entry)
+    """Return the entry's trials whose kernels this program still generates."""
+    parsed, part = ParsedTrials(), entry.part
     trials = dict(part.trials)
     for key, tried in part.trials.items():
         source, why = _kernel(entry.problem, tried)
@@ -94,10 +81,7 @@ def _parse_entry(entry: Entry) -> ParsedTrials:
 
 
 def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
-    """Generate the trial's kernel. Return (kernel, "") if the generated kernel is the measured kernel.
-
-    Otherwise return (None, reason): the reason why the trial is skipped.
-    """
+    """Generate the trial's kernel. Return (kernel, "") if the generated kernel is the measured kernel."""
     values = tried.values
     config = records.config_of(values["family"], values["config"], values["tunables"])
     if not records.is_of_this_version(config, problem):

@@ -98,10 +98,7 @@ def metadata(entry: Entry) -> dict[str, Any]:
 
 
 def _newest(entry: Entry, key: TrialKey) -> Timed | None:
-    """Return the trial's time in the latest final comparison that was timed in the entry's L2 cache state.
-
-    If the trial took part in no such comparison, return the time that the search measured.
-    """
+    """Return the trial's time in the latest final comparison that was timed in the entry's L2 cache state."""
     finals = (one.timed[key] for one in entry.part.rounds if key in one.timed)
     of_state = [timed for timed in finals if timed.values["cache"] == entry.cache]
     return of_state[-1] if of_state else entry.part.trials[key].first

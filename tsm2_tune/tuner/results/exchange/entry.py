@@ -15,22 +15,11 @@ from sqlalchemy import Table
 
 from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import logical_clock, records, vendor_measurements
+from tsm2_tune.tuner.results import records, vendor_measurements
 from tsm2_tune.tuner.results.domains import SHA256
 from tsm2_tune.tuner.results.merge.problem_rows import own_columns
 from tsm2_tune.tuner.results.merge.text_parser import device_of, parse_problem
-from tsm2_tune.tuner.results.merge.union import (
-    RUN,
-    STARTED_AT,
-    Part,
-    Round,
-    RunKey,
-    Timed,
-    TrialKey,
-    Tried,
-    numbered_finals,
-    part_of,
-)
+from tsm2_tune.tuner.results.merge.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.results.validation import checked
@@ -50,7 +39,6 @@ class Entry:
     problem: Problem
     cache: Cache
     part: Part
-    version: int = VERSION  # of the JSON object; version 1 has numbers instead of time stamps and ids
 
     @property
     def newest_run(self) -> dict[str, Any]:
@@ -71,17 +59,16 @@ def record_of(entry: Entry) -> dict[str, Any]:
     def trial(tried: Tried) -> dict[str, Any]:
         first = None if tried.first is None else time(tried.first)
         own = {"first": first, "others": [time(one) for one in tried.others]}
-        values = {name: value for name, value in tried.values.items() if name != "stamp" or entry.version > 1}
-        return {"run": run_numbers[tried.run], **_members(values), **own}
+        return {"run": run_numbers[tried.run], **_members(tried.values), **own}
 
     def final(one: Round) -> dict[str, Any]:
         timed = [{"trial": trial_numbers[key], **time(one.timed[key])} for key in sorted(one.timed)]
         vendor = [time(one.vendor[library]) for library in sorted(one.vendor)]
-        place = {"number": one.stamp} if entry.version == 1 else {"final": one.final, "stamp": one.stamp}
-        return {"run": run_numbers[one.run], **place, "timed": timed, "vendor": vendor}
+        place = {"run": run_numbers[one.run], "final": one.final, "stamp": one.stamp}
+        return {**place, "timed": timed, "vendor": vendor}
 
     return {
-        "version": entry.version,
+        "version": VERSION,
         "problem": entry.problem.text,
         "cache": entry.cache.value,
         "runs": [dict(zip(RUN, run, strict=True)) for run in runs],
@@ -100,7 +87,7 @@ def entry_of(record: Any) -> Entry:
     runs = [_run(one) for one in _list(_member(top, "runs"))]
     trials = dict[TrialKey, Tried]()
     for one in _list(_member(top, "trials")):
-        tried = _tried(_object(one), runs, cache, top["version"])
+        tried = _tried(_object(one), runs, cache)
         key = tried.key
         if key in trials:
             raise ValueError(f"{key[0]} appears twice")
@@ -112,17 +99,7 @@ def entry_of(record: Any) -> Entry:
     order = [(one.stamp, one.final) for one in rounds]
     if order != sorted(set(order)) or len({final for _, final in order}) < len(order):
         raise ValueError("its rounds are not in order")
-    return Entry(devices.pop(), problem, cache, Part(trials, rounds), top["version"])
-
-
-def stamped(entry: Entry) -> Part:
-    """Return all trials and final comparisons of the entry.
-
-    If an older version wrote the entry, its final comparisons get time stamps and ids.
-    """
-    if entry.version > 1:
-        return entry.part
-    return part_of(entry.part.trials.values(), numbered_finals(entry.problem, entry.part.rounds))
+    return Entry(devices.pop(), problem, cache, Part(trials, rounds))
 
 
 def refuse_version(record: Any) -> Mapping[str, Any]:
@@ -131,7 +108,7 @@ def refuse_version(record: Any) -> Mapping[str, Any]:
     Raise TypeError if `record` is no JSON object. Raise ValueError if the object's version is missing or unknown.
     """
     top = _object(record)
-    if top.get("version") not in (1, VERSION):
+    if top.get("version") != VERSION:
         raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
     return top
 
@@ -151,9 +128,8 @@ def _run(members: Any) -> RunKey:
     return tuple(values[name] for name in RUN)
 
 
-def _tried(members: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, version: int) -> Tried:
-    dated = {"stamp": logical_clock.of_date(str(_member(members, "ended_at")))} if version == 1 else {}
-    values = _values({**dated, **members}, schema.trial)
+def _tried(members: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache) -> Tried:
+    values = _values(members, schema.trial)
     records.config_in(values)
     if values["superseded"] or values["cache"] != cache:
         raise ValueError(f"{values['config']} is superseded, or was timed in another state of the L2")
@@ -177,10 +153,7 @@ def _tried(members: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, ver
 
 def _round(members: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[TrialKey]) -> Round:
     run = _run_of(members, runs)
-    if "number" in members:
-        final, stamp = f"{members['number']:016x}", members["number"]
-    else:
-        final, stamp = _member(members, "final"), _member(members, "stamp")
+    final, stamp = _member(members, "final"), _member(members, "stamp")
     of_final = {"final": final, "final_stamp": stamp}
     of_final = checked(of_final, [schema.measurement.c[name] for name in of_final])
     if None in of_final.values() or not stamp:
