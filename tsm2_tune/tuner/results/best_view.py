@@ -217,10 +217,9 @@ _ALIKE = "IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype AND (batc
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """A filter for trials: a trial passes if its device is one of `devices` and its problem is `problem`.
+    """A filter for trials by device and problem.
 
-    If `is_alike` is true, a trial passes also if its problem differs from `problem` only in shape (m, n, k), or if
-    both are batches and differ only in shape and number of products.
+    If `is_alike` is true, problems pass that differ only in shape (m, n, k), and batches that differ in number too.
     """
 
     devices: tuple[str, ...]
@@ -237,38 +236,25 @@ class Among:
 
 
 def condition(is_alike: bool) -> TextClause:
-    """Return the SQL condition that selects the rows of `trial` that pass an `Among` filter with this `is_alike`.
-
-    The condition has bound parameters: `Among.values` returns their values.
-    """
+    """Return the condition that a row of `trial` passes an `Among` filter, whose `values` are the parameters."""
     return _bound(_among(is_alike), is_alike)
 
 
 def winners(is_alike: bool | None) -> Subquery:
-    """Return a subquery with the rows of the view `best`: one row for each problem's fastest kernel.
+    """Return a subquery with the rows of the view `best`; without None, only those that pass an `Among` filter.
 
-    If `is_alike` is None, all rows are returned. Otherwise only the rows that pass an `Among` filter with this
-    `is_alike` are read and returned. The subquery repeats the view's SQL, since another program may have altered the
-    view in the file.
+    It repeats the view's SQL, since another program may have altered the view in the file.
     """
     return _selected(is_alike, _FIRST)
 
 
 def ties(is_alike: bool) -> Subquery:
-    """Return a subquery with a row for each problem's fastest kernel, and for each kernel that ties with the fastest
-    kernel.
-
-    Kernels tie if the difference of their times is within the measurement noise. Only problems that pass an `Among`
-    filter with this `is_alike` are read.
-    """
+    """Return a subquery with each problem's fastest kernel and the kernels within the measurement noise of it."""
     return _selected(is_alike, "place >= 1")
 
 
 def of_trial() -> Subquery:
-    """Return a subquery with the row of the trial with the id `trial_id`, in the format of the view `best`.
-
-    The trial need not be a winner, but it must have a correct result. The column `ties` is always 1.
-    """
+    """Return a subquery with the row of the trial `trial_id`, which has a right result, in the format of the view."""
     query = text(_WINNERS.format(among="id = :trial_id", which=_FIRST))
     return _with_columns(query.bindparams(bindparam("trial_id", type_=Integer())))
 
@@ -296,11 +282,7 @@ def _with_columns(query: TextClause) -> Subquery:
 
 
 def preferred(found: Sequence[BestRow]) -> list[BestRow]:
-    """Return one winner for each device and problem.
-
-    If a problem has winners in several L2 cache states, the winner in the state that comes first in PREFERRED is
-    returned.
-    """
+    """Return one winner for each device and problem: in the L2 cache state that comes first in PREFERRED."""
     by_place: dict[tuple[str, Problem], BestRow] = {}
     for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):
         by_place.setdefault((row.device, row.problem), row)

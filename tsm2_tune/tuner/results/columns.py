@@ -76,7 +76,7 @@ def record_of(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
 
     Raise ValueError if the columns of an object within it are NULL in part, or contradict each other.
     """
-    for name, column, own, load in fields_of(kind):
+    for name, column, own, load in fields_of(cast(Hashable, kind)):
         if name in given:
             continue
         if own in NESTED:
@@ -89,7 +89,7 @@ def record_of(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
 
 def nested_of(kind: type[T], values: Mapping[str, Any]) -> T | None:
     """Return an object of a class in NESTED; None if its columns are NULL. Raise ValueError as in `record_of`."""
-    columns = [one.column for one in fields_of(kind)]
+    columns = [one.column for one in fields_of(cast(Hashable, kind))]
     missing = [column for column in columns if values[column] is None]
     if missing:
         if len(missing) < len(columns) and kind is not TimeLimits:  # older versions stored one limit
@@ -101,13 +101,9 @@ def nested_of(kind: type[T], values: Mapping[str, Any]) -> T | None:
     return made
 
 
-def fields_of(kind: type) -> tuple[Field, ...]:
-    """Return the fields of a dataclass, with the column of each."""
-    return _fields_of(cast(Hashable, kind))
-
-
 @cache
-def _fields_of(kind: Hashable) -> tuple[Field, ...]:
+def fields_of(kind: Hashable) -> tuple[Field, ...]:
+    """Return the fields of a dataclass, with the column of each."""
     assert isinstance(kind, type)
     hints, renamed = get_type_hints(kind), RENAMED.get(kind, {})
     kinds = {one.name: _without_none(hints[one.name]) for one in fields(kind)}

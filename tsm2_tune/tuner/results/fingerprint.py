@@ -24,20 +24,15 @@ OF_SUPERSEDED = (
 
 
 def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str:
-    """Return the basis of a trial: the SHA-256 digest of the compiler's version and flags and of the L2 cache state.
+    """Return the basis of a trial. `extra_digest` is Toolchain's digest of all else that determines the binary.
 
-    Trials with different digests are not compared. `extra_digest` is Toolchain's digest of everything else that
-    determines the binary. It is "" if there is nothing else. The kernel's code is not included: each trial stores its
-    own digest of the code.
+    The kernel's code is not included: each trial stores its own digest of the code.
     """
     return hashlib.sha256(json.dumps([toolkit, flags, extra_digest, cache.value]).encode()).hexdigest()
 
 
 def tools(toolkit: str, flags: str, driver: str, extra_digest: str = "") -> str:
-    """Return the SHA-256 digest of the compiler, its flags and the driver.
-
-    The digest is stored with each kernel that hung. If the digest has changed since then, the kernel may work.
-    """
+    """Return the digest of the compiler, its flags and the driver, with which a kernel that hung may work again."""
     return hashlib.sha256(json.dumps([toolkit, flags, driver, extra_digest]).encode()).hexdigest()
 
 

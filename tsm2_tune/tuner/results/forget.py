@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select
@@ -32,22 +30,10 @@ UNUSED: dict[Table, ColumnElement[bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """The trials that are to be deleted."""
-
-    ids: tuple[int, ...]
-    counts: Mapping[str, int]  # number of trials by outcome
-
-
 def named(
     connection: Connection, trials: Collection[int], outcomes: Collection[Outcome], device: str | None, path: str
-) -> Named:
-    """Return the ids of the given trials and of all trials with the given outcomes.
-
-    If `device` is given, only this device's trials with the outcomes are selected. If `device` is given without
-    outcomes, all of the device's trials are selected. Raise InputError if a given trial does not exist.
-    """
+) -> dict[int, str]:
+    """Return the given trials and all trials with the given outcomes: their ids and outcomes. See `Store.forget`."""
     column = schema.trial.c
     both = select(column.id, column.outcome)
     found: dict[int, str] = {}
@@ -60,7 +46,7 @@ def named(
     which += [] if device is None else [column.device_name == device]
     if which:
         found |= {row.id: row.outcome for row in connection.execute(both.where(*which))}
-    return Named(tuple(found), Counter(map(str, found.values())))
+    return found
 
 
 def remove(connection: Connection, trials: Sequence[int]) -> None:
@@ -73,13 +59,10 @@ def remove(connection: Connection, trials: Sequence[int]) -> None:
 
 
 def remove_unused(connection: Connection) -> dict[str, int]:
-    """Delete the rows that no trial refers to.
-
-    Return the number of deleted rows for each table that had such rows.
-    """
-    numbers = select(VENDOR.c.id).where(UNUSED[VENDOR])
-    connection.execute(delete(schema.vendor_sample).where(schema.vendor_sample.c.measurement_id.in_(numbers)))
-    removed = {table.name: connection.execute(delete(table).where(which)).rowcount for table, which in UNUSED.items()}
+    """Delete the rows that no trial refers to. Return their number for each table that had such rows."""
+    removed = {VENDOR.name: remove_vendor(connection, UNUSED[VENDOR])}
+    for table, which in list(UNUSED.items())[1:]:
+        removed[table.name] = connection.execute(delete(table).where(which)).rowcount
     keys = paragraphs.unused(connection)
     for part in _parts(keys):
         connection.execute(delete(schema.paragraph).where(schema.paragraph.c.key.in_(part)))
@@ -103,6 +86,13 @@ def remove_measurements(connection: Connection, trials: Sequence[int]) -> None:
         measured = select(schema.measurement.c.id).where(of_trials)
         connection.execute(delete(schema.sample).where(schema.sample.c.measurement_id.in_(measured)))
         connection.execute(delete(schema.measurement).where(of_trials))
+
+
+def remove_vendor(connection: Connection, *which: ColumnElement[bool]) -> int:
+    """Delete the vendor libraries' measurements that meet the conditions, and their samples. Return their number."""
+    numbers = select(VENDOR.c.id).where(*which)
+    connection.execute(delete(schema.vendor_sample).where(schema.vendor_sample.c.measurement_id.in_(numbers)))
+    return connection.execute(delete(VENDOR).where(*which)).rowcount
 
 
 def _parts(values: Sequence[T]) -> list[Sequence[T]]:

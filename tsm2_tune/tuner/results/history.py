@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Integer, Select, and_, cast, func, or_, select
+from sqlalchemy import Connection, Integer, Select, and_, cast, func, or_, select, update
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import queries, records, trial_summaries, vendor_measurements
+from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.queries import IS_FIRST, TRIED
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.results.trial_summaries import StoredTrial
+from tsm2_tune.tuner.results.validation import Row, checked
 
 _TRIAL, _MEASURED = schema.trial.c, schema.measurement.c
 
@@ -71,21 +74,16 @@ class History:
         return queries.values_tried(self.device_name, self.problem, self.families, self.basis)
 
     def tried(self) -> tuple[StoredTrial, ...]:
-        """Return the trials that have this History's basis and an unchanged kernel, in the order they were stored.
-
-        The basis is a digest of the compiler, its flags and the L2 cache state.
-        """
+        """Return the trials that have this basis and an unchanged kernel, in the order they were stored."""
         return tuple(
             trial_summaries.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values)
         )
 
     def fastest_of_older(self) -> tuple[str, ...]:
-        """Return the text of the fastest older configuration of each kernel family that has one, in the order of
-        their times.
+        """Return the text of each family's fastest older configuration, in the order of their times.
 
-        A correct configuration is older if its kernel code has changed since it was tried, and if it was not tried
-        again. If a family has no trial on this History's basis (compiler, flags and L2 cache state), all its correct
-        configurations are older.
+        A right configuration is older if its kernel code has changed and it was not tried again, or if its family
+        has no trial on this basis.
         """
         fastest: dict[str, str] = {}
         for row in self.database.rows(_OLDER, self._values):
@@ -93,13 +91,44 @@ class History:
         return tuple(fastest.values())
 
     def final_configs(self) -> frozenset[str]:
-        """Return the texts of the configurations in the last final comparison.
-
-        The set is empty if there was no final comparison.
-        """
+        """Return the texts of the configurations in the last final comparison, if there was one."""
         rows = self.database.rows(_FINALISTS, self._values)
         return frozenset(records.value_of(row, _TRIAL.config) for row in rows)
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
         """Return (driver, library, library version) for each vendor library in the last final comparison."""
         return vendor_measurements.versions(self.database.rows(_VENDOR, self._values))
+
+
+# Trials whose kernel code has changed
+
+_LAUNCH = (schema.source.c[name].label(f"source_{name}") for name in records.LAUNCH)
+_CURRENT = (
+    select(schema.trial, schema.source.c.kernel, *_LAUNCH)
+    .join(schema.source)
+    .where(queries.OF_PROBLEM, queries.OF_BASIS)
+)
+
+
+def changed(database: Database, device_name: str, problem: Problem, basis: str) -> Sequence[Row]:
+    """Return the rows of the trials of this basis whose kernel this program makes differently or no longer."""
+    values = queries.values(device_name, problem) | {"basis": basis}
+    return [row for row in database.rows(_CURRENT, values) if not has_current_kernel(row, problem)]
+
+
+def mark(connection: Connection, trials: Iterable[Row]) -> None:
+    """Mark the trials as superseded: they can no longer win, and the search may try their configurations again."""
+    for row in trials:
+        values = {"superseded": 1, "basis": superseded_basis(row), "first_basis": row["basis"]}
+        connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))
+
+
+def has_current_kernel(row: Row, problem: Problem) -> bool:
+    """Return whether this program makes the kernel of this row of `trial` unchanged.
+
+    The row also has the kernel's entry point in `kernel`, and its launch in columns `source_...`.
+    """
+    with records.reading(row["id"]):
+        values = checked(row, [*schema.trial.columns, schema.source.c.kernel])
+        made = records.current_kernel(problem, values, {name: row[f"source_{name}"] for name in records.LAUNCH})
+        return made is not None and made.kernel == values["kernel"]

@@ -8,14 +8,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, bindparam, select, update
 
 from tsm2_tune.errors import StoreError, shown
-from tsm2_tune.tuner.results import (
-    forget,
-    loader,
-    logical_clock,
-    queries,
-    records,
-    vendor_measurements,
-)
+from tsm2_tune.tuner.results import forget, loader, logical_clock, queries, records, vendor_measurements
 from tsm2_tune.tuner.results.columns import fields_of, nested_of, values_of
 from tsm2_tune.tuner.results.domains import COUNT
 from tsm2_tune.tuner.results.storage import paragraphs, schema
@@ -29,10 +22,7 @@ _FINALIST = select(schema.trial.c.id).where(queries.TRIED, schema.trial.c.config
 
 
 class Kept(NamedTuple):
-    """The trial that is stored in the database.
-
-    `is_new` is false if an earlier trial of the same configuration was kept instead of the new trial.
-    """
+    """The trial that is stored. `is_new` is false if an earlier one of the configuration was kept instead."""
 
     trial_id: int
     is_new: bool
@@ -41,11 +31,7 @@ class Kept(NamedTuple):
 def add_trials(
     connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], retries: Retries | None
 ) -> list[Kept]:
-    """Store the trials. If a configuration already has a stored trial that must not be replaced, keep the stored
-    trial.
-
-    Return the stored trials, in the order of `trials`.
-    """
+    """Store the trials, but keep an earlier trial of a configuration unless it is repeated. Return those stored."""
     problems = dict.fromkeys(trial.problem for trial in trials)
     ids = {one: found_or_added(connection, schema.problem, records.problem_values(one)) for one in problems}
     return [
@@ -58,12 +44,7 @@ def _add_trial(
     connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, retries: Retries
 ) -> Kept:
     paragraphs.add_source(connection, records.source_values(trial.source))
-    key = {
-        "device_name": device_name,
-        "problem_id": problem_id,
-        "config": trial.config.text,
-        "basis": trial.basis,
-    }
+    key = {"device_name": device_name, "problem_id": problem_id, "config": trial.config.text, "basis": trial.basis}
     values = {
         "run_id": run_id,
         **key,
@@ -83,8 +64,7 @@ def _add_trial(
 def _replace(connection: Connection, trial_id: int, values: dict[str, Any], retries: Retries) -> bool:
     """Replace the values of the trial's row and delete its measurements, if `retries` says that it is repeated.
 
-    Return whether the row was replaced. If the stored trial timed out, the row gets the longer of the old and the new
-    time limits, and the sum of the old and the new duration.
+    Return whether it was. After a time-out the row gets the longer limits, and the sum of both durations.
     """
     with records.reading(trial_id):
         old = checked(loader.row_of(connection, schema.trial, trial_id), schema.trial.columns)

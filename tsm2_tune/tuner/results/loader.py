@@ -23,11 +23,7 @@ from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.validation import Row
 
 # Each statement is built once: SQLAlchemy takes longer to build a statement than to run it.
-RIVAL = (
-    "device_name",
-    "problem_id",
-    "family",
-)  # among trials with equal values the newest basis wins
+RIVAL = ("device_name", "problem_id", "family")  # among trials with equal values the newest basis wins
 NEWEST_BASIS = (
     select(schema.trial.c.basis)
     .where(*(schema.trial.c[name] == bindparam(name) for name in RIVAL), schema.trial.c.superseded == 0)
@@ -122,10 +118,7 @@ def _only(rows: Mapping[Any, Sequence[Row]], table: Table, key: Any) -> Row:
 
 
 def trial_records(connection: Connection, trial_ids: Sequence[int]) -> Iterator[TrialRecord]:
-    """Yield the trials with these ids, each with its run and all its measurements.
-
-    Raise StoreError if a trial does not exist, or if a row is damaged.
-    """
+    """Yield these trials with their runs and measurements. Raise StoreError if one is missing or damaged."""
     for first in range(0, len(trial_ids), MOST_TRIALS):
         some = trial_ids[first : first + MOST_TRIALS]
         trials = _Trials(connection, some)
@@ -136,10 +129,7 @@ def trial_records(connection: Connection, trial_ids: Sequence[int]) -> Iterator[
 
 
 def winner_records(connection: Connection, rows: Sequence[BestRow]) -> Iterator[tuple[BestRow, TrialRecord]]:
-    """Yield these rows of `best`, each with its trial.
-
-    Raise StoreError if a trial has no correct result or no time, or if a row is damaged.
-    """
+    """Yield these rows of `best` with their trials. Raise StoreError if one has no right result or no time."""
     for row, record in zip(rows, trial_records(connection, [row.trial_id for row in rows]), strict=True):
         with records.reading(row.trial_id):
             if not records.is_verified(record.trial):
@@ -148,9 +138,9 @@ def winner_records(connection: Connection, rows: Sequence[BestRow]) -> Iterator[
 
 
 def rendered_winners(connection: Connection, rows: Sequence[BestRow], place: str) -> Iterator[TrialRecord]:
-    """Yield the trials in these rows of `best`, with their kernels' sources as this program generates them.
+    """Yield the trials in these rows of `best`, with their kernels as this program makes them.
 
-    Raise StoreError if a stored source is of another kernel. `place` names the database in messages.
+    Raise StoreError if a stored kernel is another. `place` names the database in messages.
     """
     for row, record in winner_records(connection, rows):
         found = record.trial
@@ -166,10 +156,7 @@ def rendered_winners(connection: Connection, rows: Sequence[BestRow], place: str
 
 
 def refuse_unverified(place: str, winners: Sequence[BestRow]) -> None:
-    """Raise StoreError if `winners` has a row. The rows are winners that have not passed the full verification.
-
-    The error message names the command that verifies these winners.
-    """
+    """Raise StoreError, with the command that verifies them, if there are these winners not verified in full."""
     if not winners:
         return
     first = winners[0]
@@ -201,10 +188,7 @@ def commands_that_verify(place: str, rows: Sequence[BestRow]) -> str:
 
 
 def as_known(connection: Connection, rows: Sequence[BestRow]) -> Iterator[BestRow]:
-    """Yield these winners' rows with the times of the vendor library's routines added.
-
-    A row becomes stale if this program generates another kernel than the stored kernel.
-    """
+    """Yield these winners' rows with the vendor's times. One is stale if this program makes another kernel."""
     for first in range(0, len(rows), MOST_TRIALS):
         winners = [
             (row if record.unchanged else replace(row, stale=1), record.rounds)

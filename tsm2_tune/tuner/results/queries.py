@@ -10,18 +10,7 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    FromClause,
-    Integer,
-    Select,
-    and_,
-    bindparam,
-    case,
-    func,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, FromClause, Integer, Select, and_, bindparam, case, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import best_view, records
@@ -54,18 +43,12 @@ def values(device_name: str, problem: Problem) -> dict[str, Any]:
 
 
 def values_tried(device_name: str, problem: Problem, families: Collection[str], basis: str) -> dict[str, Any]:
-    """Return the values of the bound parameters of the condition TRIED.
-
-    TRIED selects the trials of a device and problem that have one of the families and the basis, and are not
-    superseded.
-    """
+    """Return the values of the bound parameters of the condition TRIED."""
     return {**values(device_name, problem), "families": list(families), "basis": basis}
 
 
 def is_newest(measurement: FromClause) -> ColumnElement[bool]:
-    """Return the SQL condition that a row of `measurement` is the trial's latest measurement in the trial's L2 cache
-    state.
-    """
+    """Return the condition that a row of `measurement` is the trial's latest in the trial's L2 cache state."""
     measured = schema.measurement.alias()
     of_trial = and_(measured.c.trial_id == _TRIAL.id, measured.c.cache == _TRIAL.cache)
     last = select(func.max(measured.c.round)).where(of_trial).scalar_subquery()
@@ -115,10 +98,7 @@ FULL_VERDICT = (
 
 @cache
 def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
-    """Return the query for the rows of `best_view.winners`, sorted by device and problem.
-
-    For each column in `given`, the query has a condition that the column equals a bound parameter of this name.
-    """
+    """Return the query for the rows of `best_view.winners` with bound values in the columns `given`, sorted."""
     winners = best_view.winners(is_alike)
     view = winners.c
     query = select(winners).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k, view.batch)

@@ -26,13 +26,7 @@ from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.columns import record_of, values_of
 from tsm2_tune.tuner.results.domains import MOST_SAMPLES
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.trial import (
-    Measurement,
-    Outcome,
-    Trial,
-    TuningRun,
-    in_a_line,
-)
+from tsm2_tune.tuner.results.trial import Measurement, Outcome, Trial, TuningRun, in_a_line
 from tsm2_tune.tuner.results.validation import Row, checked, tunables
 
 SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
@@ -102,10 +96,10 @@ def check_interval(low_us: float, median_us: float, high_us: float) -> None:
 
 @lru_cache(maxsize=CONFIGURATIONS_AT_HAND)
 def config_of(family_name: str, text: str, values: str) -> KernelConfig:
-    """Return the kernel family's configuration with the tunables in `values`, the text of a JSON object.
+    """Return the family's configuration with the tunables in `values`, the text of a JSON object.
 
-    If this version lacks the family or a tunable, return an OtherConfig with the stored text. Raise InputError or
-    ValueError if a tunable is invalid, or if `text` is not the text of these tunables.
+    If this version lacks the family or a tunable, return an OtherConfig. Raise InputError or ValueError if a tunable
+    is invalid, or if `text` is not the text of these tunables.
     """
     found, family = tunables(values), FAMILIES.get(family_name)
     if family is None:
@@ -148,11 +142,7 @@ def current_kernel(
 
 
 def is_unchanged(trial: Trial) -> bool:
-    """Return whether this program still generates the stored kernel: equal code, entry point, launch and element
-    type.
-
-    An unchanged kernel is safe to execute, although the database is untrusted.
-    """
+    """Return whether this program makes the stored kernel: it is then safe to run, though the database is not."""
     of_this_version = is_of_this_version(trial.config, trial.problem)
     return of_this_version and render(trial.problem, trial.config).is_same_kernel(trial.source)
 
@@ -185,18 +175,12 @@ def tuning_run(row: Row) -> TuningRun:
 
 
 def measurement(row: Row, samples: Sequence[Row]) -> Measurement:
-    """Return the measurement in a row of `measurement`, with its time samples in order.
-
-    Raise ValueError if the samples contradict the stored median or confidence interval.
-    """
+    """Return the measurement in a row of `measurement`, with its samples. Raise ValueError if they contradict it."""
     return timed(checked(row, schema.measurement.columns), samples)
 
 
 def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
-    """Return the measurement in the checked values of a row of `measurement` or `vendor_measurement`.
-
-    Raise ValueError if the samples contradict the stored median or confidence interval.
-    """
+    """Return the measurement in checked values of a row. Raise ValueError if its samples contradict it."""
     found = [checked(sample, SAMPLE) for sample in samples[: MOST_SAMPLES + 1]]
     if values["summary_of"] is not None:
         if found:
@@ -216,11 +200,7 @@ def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
 
 
 def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:
-    """Return the trial in a row of `trial`.
-
-    `problem` and `source` are the rows of these tables to which the row refers. `first` is the trial's first
-    measurement.
-    """
+    """Return the trial in a row of `trial`, from the rows of its problem and source and its first measurement."""
     values = checked(row, schema.trial.columns)
     asked = _problem(problem)
     made = kernel_source(source, defines=index_defines(asked.index_bits))

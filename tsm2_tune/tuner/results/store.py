@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,8 +18,8 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import (
     best_view,
     forget,
+    history,
     insert,
-    invalidate,
     loader,
     queries,
     records,
@@ -58,10 +59,10 @@ class Store:
     @classmethod
     @contextmanager
     def open(cls, name: str | PathLike[str], *, create: bool) -> Iterator[Store]:
-        """Open the store in the database `name`. If `create` is true, create a missing database.
+        """Open the store in the database `name`, which is created if `create` is true and it is missing.
 
-        A file of trials, for example pretuned:h100 or a100.jsonl, can be opened read-only. Raise StoreError if the
-        database cannot be used, InputError if the text cannot be read.
+        A file of trials (pretuned:h100, a100.jsonl) is opened read-only. Raise StoreError if the database cannot be
+        used, InputError if the text cannot be read.
         """
         if is_text(name) and not create:
             from tsm2_tune.tuner.results.merge import text_database  # imported here, since databases do not need it
@@ -77,9 +78,7 @@ class Store:
         return Leases(self.database, device_name)
 
     def add_trial(self, run: TuningRun, trial: Trial, retries: Retries | None = None) -> int:
-        """Store one trial and return its id. An earlier trial of the same configuration is kept or replaced as in
-        `add_trials`.
-        """
+        """Store one trial as `add_trials` does, and return the id of the one that is stored."""
         return self.add_trials(run, [trial], retries)[0].trial_id
 
     @repeated
@@ -90,14 +89,12 @@ class Store:
         retries: Retries | None = None,
         hazards: Iterable[Quarantined] = (),
     ) -> list[Kept]:
-        """Store trials with their sources, problems, run, measurements and samples. Return the stored trials.
+        """Store trials with all that belongs to them, and `hazards`: kernels that hung or crashed. Return those
+        stored.
 
-        Only one trial is stored for each device, problem, configuration and basis (compiler, flags and L2 cache
-        state). An earlier trial is kept and returned, unless `retries` says that it is repeated. Without `retries`,
-        an earlier trial is replaced only if it timed out under shorter time limits. If a replaced trial timed out,
-        its duration is added to the new trial's duration.
-
-        The same transaction stores `hazards`: kernels that hung or crashed.
+        One trial is stored for each device, problem, configuration and basis. An earlier trial is kept, unless
+        `retries` says that it is repeated; without `retries`, unless it timed out under shorter limits. The time of
+        one that timed out is added to its successor's.
         """
         device = run.identity.name
         problems = {trial.problem.text for trial in trials}
@@ -111,11 +108,9 @@ class Store:
 
     @repeated
     def add_final(self, run: TuningRun, final: Final, families: Collection[str], basis: str) -> int:
-        """Store the measurements of a final comparison: the problem's fastest configurations and the vendor's
-        routines.
+        """Store the measurements of a final comparison, with a round for each L2 cache state. Return the last round.
 
-        The measurements in each L2 cache state get one round number. Return the greatest number. `families` and
-        `basis` select the trial of each configuration, as in `History.tried`.
+        `families` and `basis` select the trial of each configuration, as in `History.tried`.
         """
         about = (run.identity.name, final.problem.text)
         with self.database.transaction(writes=True, about=about) as connection:
@@ -125,17 +120,13 @@ class Store:
 
     @repeated
     def add_full_verdict(self, trial_id: int, detail: str, verified_code: str | None = None) -> None:
-        """Store that the trial's kernel passed the full verification (many shapes, offsets and both index widths).
-
-        `detail` lists the verified calls. `verified_code` contains the SHA-256 digests of the verified machine code.
-        """
+        """Store that the kernel passed the full verification: its calls, and the digests of the verified code."""
         self._change({"full_verdict": detail, "verified_code": verified_code}, schema.trial.c.id == trial_id)
 
     @repeated
     def refute(self, trial_id: int, outcome: Outcome, detail: str, hazards: Iterable[Quarantined] = ()) -> None:
-        """Store that the trial's kernel failed the full verification. The trial can then no longer win.
-
-        The same transaction stores `hazards`: kernels that hung or crashed, which later runs skip.
+        """Store that the kernel failed the full verification, so that it cannot win, and `hazards` as `add_trials`
+        does.
         """
         values: dict[str, Any] = {"outcome": outcome.value, "detail": detail[:MOST_DETAIL]}
         if outcome is Outcome.WRONG_RESULT:
@@ -168,10 +159,7 @@ class Store:
         about: tuple[str, Problem] | None = None,
         hazards: Iterable[Quarantined] = (),
     ) -> None:
-        """Change columns of the trials that meet the conditions, only of the device and problem `about` if given.
-
-        The same transaction stores `hazards`.
-        """
+        """Change columns of the trials that meet the conditions, and of `about` if given. Store `hazards`."""
         texts = (about[0], about[1].text) if about else ()
         with self.database.transaction(writes=True, about=texts) as connection:
             row = update(schema.trial).where(*which)
@@ -190,20 +178,15 @@ class Store:
         return trial_summaries.search_summary(row)
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
-        """Return the problems that a search has tuned on the device in this L2 cache state.
-
-        Only problems with the element type and op of `alike` are returned.
-        """
+        """Return the problems of the type and op of `alike` that a search tuned in this L2 cache state."""
         values = queries.values(device_name, alike) | {"cache": cache.value}
         return frozenset(map(records.problem_of, self.database.rows(queries.SEARCHED, values)))
 
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> tuple[str, str | None] | None:
-        """Return the stored result of the full verification of the winner's kernel, and the digests of the verified
-        machine code.
+        """Return the result of the full verification of the winner's kernel, and the digests of the verified code.
 
-        Return None if the kernel was not verified. A verification for another problem counts if the kernel and the
-        configuration are equal. A verification in another L2 cache state counts if its basis is in `bases`, since the
-        cache state does not affect correctness.
+        That of an equal kernel and configuration for another problem counts, and one in another L2 cache state if its
+        basis is in `bases`: neither affects correctness. Return None if there is none.
         """
         values: dict[str, Any] = {name: getattr(row, name) for name in ("source_digest", "config", "trial_id")}
         values |= {"device_name": row.device, "bases": list(bases)}
@@ -215,23 +198,20 @@ class Store:
 
     @repeated
     def supersede(self, device_name: str, problem: Problem, basis: str) -> None:
-        """Mark the problem's trials on the device if their kernels have changed: this program generates them
-        differently or no longer generates them.
+        """Mark the problem's trials whose kernels this program makes differently or no longer.
 
-        Marked trials cannot win, and the search tries their configurations again. The kernels of a problem are
-        compared once while the store is open, since the comparison generates each kernel.
+        They cannot win, and the search tries their configurations again. As the comparison generates each kernel, it
+        is made once while the store is open.
         """
         if (device_name, problem, basis) in self._compared:
             return
-        changed = invalidate.changed(self.database, device_name, problem, basis)
+        changed = history.changed(self.database, device_name, problem, basis)
         with self.database.transaction(writes=bool(changed), about=(device_name, problem.text)) as connection:
-            invalidate.mark(connection, changed)
+            history.mark(connection, changed)
         self._compared.add((device_name, problem, basis))
 
     def history(self, device_name: str, problem: Problem, families: Collection[str], basis: str) -> History:
-        """Return the problem's trials on the device, with these kernel families and this basis (compiler, flags and
-        L2 cache state).
-        """
+        """Return the problem's trials on the device with these families and this basis."""
         return History(self.database, device_name, problem, tuple(families), basis)
 
     @repeated
@@ -243,17 +223,16 @@ class Store:
         *,
         device: str | None = None,
     ) -> None:
-        """Delete the given trials, and all trials with the given outcomes. Delete also the rows that no remaining
-        trial refers to.
+        """Delete the given trials, those with the given outcomes, and the rows that no remaining trial refers to.
 
-        If `device` is given, only this device's trials with the outcomes are deleted. If `device` is given without
-        outcomes, all of the device's trials are deleted. `tell` is called before the commit with the number of trials
-        by outcome. If `tell` raises, nothing is deleted. Raise InputError if a given trial does not exist.
+        `device` restricts the outcomes to this device; without outcomes all of its trials are deleted. `tell` is
+        called before the commit with the number of trials by outcome; if it raises, nothing is deleted. Raise
+        InputError if a given trial does not exist.
         """
         with self.database.transaction(writes=True) as connection:
             found = forget.named(connection, trials, outcomes, device, str(self.path))
-            forget.remove(connection, found.ids)
-            tell(found.counts)
+            forget.remove(connection, list(found))
+            tell(Counter(found.values()))
 
     @repeated
     def best(
@@ -269,15 +248,12 @@ class Store:
     ) -> tuple[BestRow, ...]:
         """Return the fastest kernel (winner) of each problem, sorted by device, element type and shape.
 
-        The arguments select a device, a kernel family, a problem, the element type and op of `alike`, or an L2 cache
-        state. If `between` is true, only shapes that no search tuned are returned. Otherwise only tuned shapes are
-        returned. Without `cache`, each problem has one row, for the first cache state of PREFERRED in which the
-        problem has a winner. With `family`, problems for which another family's kernel is fastest are omitted. So are
-        the pairs of a device and a problem in `omit`. A row is stale if the kernel's code has changed, or if the
-        family has newer trials with another compiler or other flags.
-
-        Raise StoreError if a winner's rows contradict each other: the winner is not verified, or its time contradicts
-        its samples.
+        The arguments select a device, a family, a problem, the type and op of `alike`, or an L2 cache state. If
+        `between` is true, only shapes that no search tuned are returned, else only tuned ones. Without `cache`, each
+        problem has one row, for the first state of PREFERRED in which it has a winner. Problems that another family
+        than `family` wins, and the pairs of `omit`, are left out. A row is stale if the kernel's code has changed, or
+        if the family has newer trials with another compiler. Raise StoreError if a winner's rows contradict each
+        other.
         """
         asked, among = problem or alike, None
         if asked is not None:
@@ -297,22 +273,17 @@ class Store:
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
-        """Return the median time in microseconds of the vendor library's fastest correct routine.
-
-        The time is read from the newest final comparison in this L2 cache state in which a vendor's routine was
-        correct. Return None if there is no such comparison. Raise StoreError for an invalid row.
-        """
+        """Return the median of the vendor's fastest right routine in the newest final of this state that has one."""
         values = queries.values(device, problem) | {"cache": cache.value}
         rows = self.database.rows(vendor_measurements.NEWEST_RIGHT, values)
         column = schema.vendor_measurement.c.median_us
         return records.value_of(rows[0], column, vendor_measurements.KIND) if rows else None
 
     def row(self, trial_id: int) -> BestRow:
-        """Return a row in the format of the rows of `best`, for any trial with a correct result.
+        """Return a row as `best` does, for any trial with a right result, by its newest measurement.
 
-        The row's time is the trial's newest measurement. The trial counts as verified in full if the same kernel was
-        verified in full for another problem. Raise StoreError if the trial has no correct result, or if its rows
-        contradict each other.
+        It counts as verified in full if the same kernel was so for another problem. Raise StoreError if it has no
+        right result, or if its rows contradict each other.
         """
         return self.rows([trial_id])[0]
 
@@ -332,10 +303,9 @@ class Store:
 
     @repeated
     def winning(self, winners: Iterable[BestRow]) -> dict[int, TrialRecord]:
-        """Return the records of these winners by trial id, with each kernel's source as this program generates it.
+        """Return the records of these winners by trial id, with their kernels as this program makes them.
 
-        A stored source is never returned. Raise StoreError if its text, entry point, launch or element type differs
-        from the generated source. Raise StoreError also if a winner has not passed the full verification.
+        Raise StoreError if a stored kernel is another, or if a winner has not passed the full verification.
         """
         every = tuple(winners)
         with self.database.transaction() as connection:
@@ -367,11 +337,9 @@ class Store:
     def current(
         self, device: str, problem: Problem | None = None, *, alike: Problem | None = None
     ) -> tuple[CurrentTrial, ...]:
-        """Return the device's current trials, in the order in which they were stored.
+        """Return the device's trials with unchanged code and their family's newest compiler, in the order of storing.
 
-        A trial is current if its kernel code has not changed, and if it was made with the newest compiler and flags
-        of its kernel family, problem and L2 cache state. If `problem` is given, only trials of this problem are
-        returned. If `alike` is given, only trials of problems with its element type and op are returned.
+        Only those of `problem`, or of problems with the type and op of `alike`, are returned.
         """
         asked = problem or alike
         query = queries.current(None if asked is None else problem is None)
@@ -394,15 +362,11 @@ class Store:
         return tuple(records.value_of(row, name) for row in self.database.rows(query))
 
     def devices_of_runs(self) -> tuple[str, ...]:
-        """Return the names of the devices that have runs. This is faster than `devices`, since there are fewer runs
-        than trials.
-        """
+        """Return the names of the devices that have runs, of which there are fewer than of trials."""
         return tuple(row["device_name"] for row in self.database.rows(select(schema.run.c.device_name).distinct()))
 
     def newest_run(self, device: str) -> TuningRun:
-        """Return the last tuning run on the device. Raise StoreError if the device has no run, or if the run's row is
-        invalid.
-        """
+        """Return the last tuning run on the device. Raise StoreError if it has none, or if the row is invalid."""
         query = select(schema.run).where(schema.run.c.device_name == device).order_by(schema.run.c.id.desc()).limit(1)
         rows = self.database.rows(query)
         if not rows:

@@ -45,11 +45,7 @@ class StoredTrial:
 
 @dataclass(frozen=True, slots=True)
 class CurrentTrial:
-    """The values of a current trial that an audit and an export need.
-
-    A trial is current if its kernel code has not changed, and if it was made with the newest compiler and flags of
-    its kernel family for the device and problem.
-    """
+    """The values of a current trial (see `Store.current`) that an audit and an export need."""
 
     id: int
     problem: Problem
@@ -66,9 +62,7 @@ class CurrentTrial:
 
 @dataclass(frozen=True, slots=True)
 class TrialLine:
-    """One line of the list of all trials. It contains the stored texts, so that unknown kernel families can be listed
-    too.
-    """
+    """One line of the list of all trials, with the stored texts: unknown families can be listed too."""
 
     id: int
     device: str
@@ -96,11 +90,7 @@ def search_summary(row: Row) -> SearchSummary:
 
 
 def current_trial(row: Row) -> CurrentTrial:
-    """Return the summary of a row of `trial` that is joined with its problem and with the median of its newest
-    measurement.
-
-    The configuration may be from another version of this program.
-    """
+    """Return the summary of a row of `trial` joined with its problem and newest median, maybe of another version."""
     with reading(row["id"]):
         values = checked(row, _LISTED)
         is_right = Outcome(values["outcome"]) is Outcome.OK and values["verdict_correct"] == 1
@@ -114,19 +104,14 @@ def current_trial(row: Row) -> CurrentTrial:
 
 
 def trial_line(row: Row) -> TrialLine:
-    """Return the line for a row of `trial` that is joined with its problem and with the median of its first
-    measurement.
-    """
+    """Return the line for a row of `trial` joined with its problem and the median of its first measurement."""
     with reading(row["id"]):
         values = checked(row, _LISTED)
         return record_of(TrialLine, values, device=values["device_name"], problem=record_of(Problem, values).text)
 
 
 def stored_trial(row: Row, problem: Problem) -> StoredTrial:
-    """Return the summary of a row of `trial`.
-
-    The row must also contain the first measurement's median (`median_us`) and the values in NEWEST.
-    """
+    """Return the summary of a row of `trial` with its first median and the values in NEWEST."""
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
         found = record_of(StoredTrial, values, config=config_in(values))

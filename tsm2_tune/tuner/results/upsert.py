@@ -88,11 +88,7 @@ def add_or_change(connection: Connection, table: Table, key: Collection[str], va
 
 
 def add_alone(connection: Connection, table: Table) -> bool:
-    """On PostgreSQL, lock the table against inserts of other transactions, and return True. On SQLite, return False.
-
-    If the result is True, the caller must look for the row again: another transaction may have inserted the row
-    before the table was locked.
-    """
+    """On PostgreSQL, lock the table against inserts and return True: another one may have inserted the row before."""
     is_shared = connection.dialect.name == "postgresql"
     if is_shared:
         connection.exec_driver_sql(f'LOCK TABLE "{table.name}" IN SHARE ROW EXCLUSIVE MODE')

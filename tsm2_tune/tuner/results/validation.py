@@ -25,10 +25,9 @@ def domain_of(column: Column[Any]) -> Domain:
 
 
 def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
-    """Return the row's values of these columns, by name. Raise TypeError or ValueError if a value is not valid for
-    its column.
+    """Return the row's values of these columns, by name, since SQLite stores any value in any column.
 
-    The check is needed because SQLite can store a value of any type in any column.
+    Raise TypeError or ValueError if a value is not valid for its column.
     """
     values = {}
     for name, domain, kinds in map(_of_column, columns):

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, exists, select
+from sqlalchemy import Connection, Select, and_, bindparam, exists, select
 
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
-from tsm2_tune.tuner.results import queries, records
+from tsm2_tune.tuner.results import forget, queries, records
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.columns import record_of, values_of
 from tsm2_tune.tuner.results.logical_clock import FinalStamp
@@ -53,11 +53,9 @@ def add(
     round_: int,
     of_final: FinalStamp,
 ) -> None:
-    """Store the vendor libraries' measurements in a final comparison and round. Replace earlier measurements of this
-    round.
-    """
-    of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
-    _remove(connection, of_round)
+    """Store the vendor's measurements in a round of a final comparison, instead of earlier ones."""
+    of_round = (VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
+    forget.remove_vendor(connection, *of_round)
     place = {"run_id": run_id, "problem_id": problem_id, "round": round_, **of_final._asdict()}
     times = [
         (place | values_of(one, VENDOR) | values_of(one.measurement, VENDOR), one.measurement.samples_us)
@@ -67,10 +65,9 @@ def add(
 
 
 def with_vendor_times(connection: Connection, winners: Sequence[tuple[BestRow, Rounds]]) -> Iterator[BestRow]:
-    """Yield the winners' rows with times added for each L2 cache state in which the winner was timed.
+    """Yield the winners' rows with the vendor's times in each L2 cache state in which the winner was timed.
 
-    For each state, the times are the winner's newest time, and the time of the fastest vendor routine in the same
-    final comparison. Each row comes with all measurements of the winner. Raise StoreError for an invalid row.
+    These are of the final comparison of the winner's newest time in the state. Raise StoreError for an invalid row.
     """
     newest = [{one.cache: (number, one.median_us) for number, one in rounds} for _, rounds in winners]
     trial_ids = [row.trial_id for row, _ in winners]
@@ -133,19 +130,13 @@ def _read(rows: Iterable[tuple[Row, Sequence[Row]]]) -> Iterator[VendorMeasureme
 
 
 def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
-    """Return the measurement in a row of `vendor_measurement`, with its time samples in order.
-
-    Raise ValueError if the row or a sample is invalid.
-    """
+    """Return the measurement in a row of `vendor_measurement`. Raise ValueError if the row or a sample is invalid."""
     values = checked(row, VENDOR.columns)
     return record_of(VendorMeasurement, values, measurement=records.timed(values, samples))
 
 
 def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
-    """Return the query for the vendor libraries that were measured in these final comparisons.
-
-    `versions` reads the rows of the query. `finals` selects (run id, round) of each final comparison.
-    """
+    """Return the query, which `versions` reads, for the libraries measured in these finals (run id, round)."""
     run = schema.run.c
     columns = (VENDOR.c.id, run.driver, VENDOR.c.library, VENDOR.c.library_version)
     rounds = finals.subquery()
@@ -178,9 +169,3 @@ def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:
             values = checked(row, (schema.run.c.driver, VENDOR.c.library, VENDOR.c.library_version))
             found.add((values["driver"], values["library"], values["library_version"]))
     return frozenset(found)
-
-
-def _remove(connection: Connection, which: ColumnElement[bool]) -> None:
-    numbers = select(VENDOR.c.id).where(which)
-    connection.execute(delete(SAMPLE).where(SAMPLE.c.measurement_id.in_(numbers)))
-    connection.execute(delete(VENDOR).where(VENDOR.c.id.in_(numbers)))

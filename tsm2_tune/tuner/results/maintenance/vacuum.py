@@ -42,8 +42,8 @@ class Vacuumed:
 def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
     """Delete the rows that no trial refers to, and the expired leases of runs. Then shrink the file.
 
-    Other runs cannot write during either step. Shrinking is stopped after MOST_SECONDS, unless `alone` is true (no
-    other run uses the database). Raise StoreError if the database cannot be written.
+    Shrinking stops after MOST_SECONDS, unless `alone` is true: other runs cannot write meanwhile. Raise StoreError if
+    the database cannot be written.
     """
     if isinstance(place, Address):
         return Vacuumed(_removed(place))

@@ -28,10 +28,7 @@ REFUSING = {Kind.DATABASE: Database.refuse_others, Kind.TEXT: refuse_others, Kin
 
 
 def refuse(path: Path | Address) -> None:
-    """Raise InputError or StoreError if the beginning of the file shows that it cannot be imported.
-
-    For example the file cannot be read, another program wrote it, or a newer version of this program wrote it.
-    """
+    """Raise InputError or StoreError if the beginning of the file shows that it cannot be imported."""
     if isinstance(path, Address):
         with Database.open(path, create=False):
             return
@@ -91,10 +88,9 @@ def _copied(path: Path, copy: Path) -> tuple[str, ...]:
 
 
 def parsed_trials(path: Path | Address, show: Callable[[float], object]) -> ParsedTrials | None:
-    """Return the trials in a text file; None if the path is a database.
+    """Return the trials in a text file; None for a database. `show` is called with the fraction that has been read.
 
-    `show` is called with the fraction of the file that has been read. Raise InputError if the file has no trials, was
-    altered, or cannot be read.
+    Raise InputError if the file has no trials, was altered, or cannot be read.
     """
     if isinstance(path, Address) or (kind := kind_of(path)) not in PARSERS:
         return None

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from sqlalchemy import select
@@ -65,19 +64,14 @@ New = tuple[tuple[str, Problem], Part]  # (device, problem), and all of their ro
 
 
 def merge(into: Into, other: Database, show: Show) -> Imported:
-    """Add the rows of the database `other` to the database that `into` opens. Rows that this database has already are
-    not added again.
+    """Add the rows of `other` that the database that `into` opens lacks. `other` is read completely first.
 
-    `other` is read completely first. The rows are written in several short transactions, so that other writers do not
-    wait long. If the process is killed, a second call adds the remaining rows. Raise StoreError if a database cannot
-    be used or has a damaged row.
+    Rows are written in short transactions, so that other writers do not wait long. After a kill, a second call adds
+    the remaining rows. Raise StoreError if a database cannot be used or has a damaged row.
     """
 
     def source(digest: str) -> Row:
-        """Read the row of the kernel source with this digest from the database `other`.
-
-        The row is read in a transaction of its own. If an error is raised, its message names `other`.
-        """
+        """Read a row of `source` from `other`, which the message of an error names."""
         with _of(other), other.transaction() as connection:
             return Reader(connection).source(digest)
 
@@ -103,10 +97,7 @@ def _refuse_contradictions(database: Database) -> None:
 def merge_parts(
     into: Into, parts: Sequence[New], source: Source, show: Show, faulty: Sequence[Quarantined] = ()
 ) -> Imported:
-    """Add the given trials to the database that `into` opens.
-
-    `show` is called with the fraction of the import that is done.
-    """
+    """Add the trials to the database that `into` opens. `show` is called with the fraction that is done."""
     trials = known = times = changed = between = 0
     sentences = list[str]()
     with into() as database:
@@ -139,27 +130,23 @@ def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
 
 @repeated
 def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tuple[Part, Part]]:
-    """Merge the rows of one problem after another, in one transaction. Stop after HOLD_SECONDS.
-
-    Return the rows of each merged problem before and after its merge.
-    """
+    """Merge the rows of one problem after another, in one transaction. Stop after HOLD_SECONDS."""
     merged, start = list[tuple[Part, Part]](), time.monotonic()
     with _of(database), database.transaction(writes=True) as connection:
         writer = Writer(connection, source)
         for (device_name, problem), new in parts:
             old = Reader(connection).part(device_name, problem)
-            found = union(old, new, partial(_has_current_kernel, problem))
+
+            def is_current(tried: Tried, problem: Problem = problem) -> bool:
+                return records.current_kernel(problem, tried.values) is not None
+
+            found = union(old, new, is_current)
             if found is not old:
                 writer.write(device_name, problem, found, is_new=old == Part())
             merged.append((old, found))
             if time.monotonic() - start > HOLD_SECONDS:
                 break
     return merged
-
-
-def _has_current_kernel(problem: Problem, tried: Tried) -> bool:
-    """Return whether this program still generates the trial's kernel, unchanged."""
-    return records.current_kernel(problem, tried.values) is not None
 
 
 def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:

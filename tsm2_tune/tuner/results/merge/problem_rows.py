@@ -54,10 +54,10 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
 
 
 class Reader:
-    """Reader of a database: it reads the rows of one problem on one device at a time.
+    """Reader of all rows of one problem on one device at a time.
 
-    If `tell` is given, a damaged row is skipped and its error is passed to `tell`. Otherwise the error is raised.
-    Readers of one database may share `rows`, to which a reader adds the rows to which several problems refer.
+    A damaged row is passed to `tell` and skipped; without `tell` its error is raised. Readers of one database may
+    share `rows`, to which a reader adds the rows to which several problems refer.
     """
 
     def __init__(
@@ -176,10 +176,9 @@ class Reader:
 
 
 class Writer:
-    """Writer into a database: it writes the rows of one problem on one device at a time, in one transaction.
+    """Writer of all rows of one problem on one device at a time, in one transaction.
 
-    `source` is a function that returns the row of a kernel source by the source's digest. The writer calls `source`
-    for each kernel source that the database lacks.
+    `source` returns the row of a kernel source by its digest, for those that the database lacks.
     """
 
     def __init__(self, connection: Connection, source: Callable[[str], Row]) -> None:
@@ -188,9 +187,8 @@ class Writer:
         self._digests: set[str] = set()  # digests of the kernels in the database
 
     def write(self, device_name: str, problem: Problem, part: Part, *, is_new: bool) -> None:
-        """Replace the rows of this problem on this device by the rows in `part`. Trials keep their ids.
-
-        `is_new` says that the database has no such rows.
+        """Replace the rows of this problem on this device, of which there are none if `is_new`. Trials keep their
+        ids.
         """
         problem_id = found_or_added(self._connection, schema.problem, records.problem_values(problem))
         ids = {} if is_new else self._emptied(device_name, problem_id)
@@ -219,16 +217,15 @@ class Writer:
         add_times(self._connection, schema.vendor_measurement, schema.vendor_sample, of_vendor)
 
     def _emptied(self, device_name: str, problem_id: int) -> dict[TrialKey, int]:
-        """Delete all measurements of this problem on this device, and delete trials that are duplicates.
-
-        Return the ids of the remaining trials.
-        """
+        """Delete all measurements of this problem on this device, and delete trials that are duplicates."""
         trial = schema.trial
         of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
         ids, doubled = _ids(self._connection, and_(*of_part))
         forget.remove_measurements(self._connection, [*ids.values(), *doubled])
         self._connection.execute(delete(trial).where(trial.c.id.in_(doubled)))
-        _remove_vendor(self._connection, device_name, problem_id)
+        vendor, run = schema.vendor_measurement.c, schema.run.c
+        of_device = vendor.run_id.in_(select(run.id).where(run.device_name == device_name))
+        forget.remove_vendor(self._connection, vendor.problem_id == problem_id, of_device)
         return ids
 
     def _write_sources(self, digests: set[str]) -> None:
@@ -255,8 +252,7 @@ class Writer:
 def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | None]]:
     """Yield (trial, round number, measurement, final comparison) for each measurement, in the order of insertion.
 
-    Trials that took part in no final comparison come last. Their measurements get larger row ids than the
-    measurements of final comparisons, which marks these trials as newer than the final comparisons.
+    Trials of no final come last: larger row ids mark them as newer than the finals.
     """
     in_finals = {key for one in part.rounds for key in one.timed}
     for is_late in (False, True):
@@ -274,8 +270,7 @@ def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | 
 def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[TrialKey, int], Sequence[int]]:
     """Return the ids of the stored trials by key, and the ids of duplicate trials.
 
-    The column `basis` of each trial gets a temporary value, since two trials may exchange values in this unique
-    column.
+    Each trial gets a temporary `basis`, since two trials may exchange values in this unique column.
     """
     trial, found, doubled = schema.trial, dict[TrialKey, int](), list[int]()
     for row in connection.execute(select(trial).where(of_part).order_by(trial.c.superseded, trial.c.id)).mappings():
@@ -283,11 +278,3 @@ def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[Tri
             doubled.append(row["id"])
     connection.execute(update(trial).where(of_part).values(basis=cast(trial.c.id, Text)))
     return found, doubled
-
-
-def _remove_vendor(connection: Connection, device_name: str, problem_id: int) -> None:
-    table, sample, run = schema.vendor_measurement, schema.vendor_sample, schema.run.c
-    of_device = table.c.run_id.in_(select(run.id).where(run.device_name == device_name))
-    numbers = select(table.c.id).where(table.c.problem_id == problem_id, of_device)
-    connection.execute(delete(sample).where(sample.c.measurement_id.in_(numbers)))
-    connection.execute(delete(table).where(table.c.problem_id == problem_id, of_device))

@@ -59,8 +59,7 @@ Entry = tuple[Problem, Part]  # a problem, and its rows on one device
 def text_of(entries: Iterable[Entry]) -> str:
     """Return the text file of these trials and of the vendor libraries' times.
 
-    A trial's line has the time that the search measured. For each L2 cache state, it also has the trial's time in its
-    last final comparison in this state.
+    A trial's line has the time of the search, and for each L2 cache state that of its last final comparison.
     """
     writer = _Writer()
     for problem, part in entries:

@@ -311,10 +311,7 @@ class _Reader:
         _once(self._members((device_of(timed.run), problem), at, vendor)[1], values["library"], vendor)
 
     def _members(self, place: Place, at: At | None, timed: Timed) -> _Times:
-        """Return the measurements of the final comparison to which the measurement `timed` belongs, as two dicts.
-
-        The first dict contains the measurements of kernels, and the second dict those of vendor libraries.
-        """
+        """Return the measurements of the final comparison to which the measurement `timed` belongs, as two dicts."""
         if at is None:
             raise ValueError("a time does not belong to a final")
         if isinstance(at, str) and self._finals[at][0] != timed.run:
@@ -339,10 +336,7 @@ class _Reader:
     def _kernel(
         self, problem: Problem, text: str, source: Any, device: str
     ) -> tuple[KernelConfig, KernelSource] | tuple[None, None]:
-        """Return the configuration and its kernel.
-
-        If this program generates another kernel than the measured kernel, record the reason and return (None, None).
-        """
+        """Return the configuration and its kernel."""
         if not isinstance(source, str) or not _SOURCE.fullmatch(source):
             raise ValueError(f"{shown(source)} is not the beginning of a digest")
         config = parse_config(text)

@@ -69,18 +69,13 @@ class Timed:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The identity of the measurement. A summary (a measurement without its samples) has the same identity as the
-        measurement with the samples.
-        """
+        """The identity of the measurement; a summary and the measurement with the samples have the same."""
         numbers = (self.values[name] for name in ("cache", "median_us", "low_us", "high_us"))
         return *self.run, *numbers, self.values["summary_of"] or len(self.samples_us)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The sort key of measurements with the same identity. A merge keeps the first measurement in this order.
-
-        Measurements with samples precede summaries (measurements without their samples).
-        """
+        """The sort key of measurements with one identity, of which a merge keeps the first: summaries come last."""
         return not self.samples_us, _sort_key(self.values), self.samples_us, _sort_key(self.run)
 
 
@@ -108,10 +103,9 @@ class Tried:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The sort key of versions of the same trial. A merge keeps the first version in this order.
+        """The sort key of versions of one trial, of which a merge keeps the first. No merge changes it.
 
-        A merge does not change the key, so the order of merges does not matter. Trials from text files come last,
-        because some of their values are missing.
+        Trials from text files come last, because some of their values are missing.
         """
         limits = tuple(-(self.values[name] or 0.0) for name in ("compile_limit_seconds", "run_limit_seconds"))
         known = (PRECEDENCE.index(Outcome(self.values["outcome"])), not self.values["total_seconds"], *limits)
@@ -173,11 +167,10 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
 
 
 def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
-    """Yield the final comparisons of a text file of version 2 or 3, with time stamps and ids instead of numbers.
+    """Yield the final comparisons of a text file of version 2 or 3, with stamps and ids instead of numbers.
 
-    Stamps and ids depend on the file alone, so that a second import adds nothing. An id is a digest of the run, the
-    problem, and the least time of the vendor libraries. If no vendor library was timed, the least time of the kernels
-    is used instead.
+    Both depend on the file alone, so that a second import adds nothing. An id is a digest of the run, the problem,
+    and the least time of the vendor libraries, else of the kernels.
     """
     newest = 0
     for one in sorted(numbered, key=lambda one: one.stamp):
@@ -222,10 +215,7 @@ def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]
 def _competing(
     trials: Mapping[TrialKey, Tried], has_current_kernel: Callable[[Tried], bool]
 ) -> dict[TrialKey, Tried]:
-    """Mark trials as superseded until each configuration has at most one kernel on each basis that can win.
-
-    Return all trials, marked or not.
-    """
+    """Mark trials as superseded until each configuration has at most one kernel on each basis that can win."""
     rivals = defaultdict[tuple[str, str], list[Tried]](list)
     for key, tried in trials.items():
         rivals[key[0], tried.basis].append(tried)

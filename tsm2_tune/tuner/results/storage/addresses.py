@@ -94,10 +94,7 @@ def import_command(text: str | PathLike[str]) -> str:
 
 
 def tune_first(name: str | PathLike[str]) -> str:
-    """Return a hint for a user whose database has no results: the command that tunes, or a database with results.
-
-    The hint is the end of an error message.
-    """
+    """Return the end of a message about a database without results: the command that tunes, or another database."""
     from tsm2_tune.pretuned import meant  # imported here, since parsing a command line does not need it
 
     text = os.fspath(name)

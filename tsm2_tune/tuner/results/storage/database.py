@@ -79,11 +79,7 @@ class Database:
     @classmethod
     @contextmanager
     def copied(cls, path: Path) -> Iterator[Database]:
-        """Open a temporary copy of the file, without checking its tables. The copy is deleted at the end of the
-        `with` block.
-
-        Raise StoreError if the file cannot be read or copied.
-        """
+        """Open a temporary copy of the file without checking its tables. Raise StoreError if it cannot be copied."""
         refuse_unopenable(path, create=False)
         database = cls(path, sqlite.engine_of_copy(path))
         try:
@@ -93,9 +89,7 @@ class Database:
 
     @classmethod
     def refuse_others(cls, path: Path) -> None:
-        """Raise StoreError if the file is not a database of this program, or if a newer version wrote it. Only its
-        schema is read.
-        """
+        """Raise StoreError if the file's schema shows that another program or a newer version wrote it."""
         refuse_unopenable(path, create=False)
         mode, file = (UNCHANGED, Unchanged(path)) if network_of(path) else ("ro", None)
         database = cls(path, sqlite.engine(path, partial(sqlite.connected, path, mode)), file=file)
@@ -136,10 +130,7 @@ class Database:
             self._is_copy = True
 
     def _found(self, connection: Connection, *, create: bool) -> int:
-        """Return the file's schema version. If `create` is true, return 0 for an empty file.
-
-        Raise StoreError if the file is not a database of this program.
-        """
+        """Return the file's schema version. If `create` is true, return 0 for an empty file."""
         found = schema_versions.found_version(connection, str(self.path))
         if found:
             sqlite_schema.refuse_others(connection, str(self.path), found)
@@ -215,9 +206,7 @@ class Database:
 
     @repeated
     def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
-        """Return the rows of the query, which is executed in its own transaction. Raise StoreError for an error of
-        the database.
-        """
+        """Return the rows of the query, which has its own transaction. Raise StoreError for the database's errors."""
         with self.transaction() as connection:
             return fetched(connection, query, values)
 

@@ -42,8 +42,8 @@ def _refuse_name(path: Path) -> None:
 def _refuse_companions(path: Path) -> None:
     """Raise StoreError if a companion file is not a regular file, or if the journal names another file.
 
-    SQLite writes a file name at the end of a journal in a transaction over several databases, and deletes the named
-    file. This program writes no such journal.
+    A transaction over several databases makes such a journal, which this program never does. SQLite would delete the
+    named file.
     """
     for suffix in COMPANIONS:
         beside = f"{path}{suffix}"

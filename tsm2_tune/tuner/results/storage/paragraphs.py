@@ -27,8 +27,8 @@ _OF_DIGEST = select(schema.source).where(_SOURCE.digest == bindparam("digest"))
 def source_row(connection: Connection, digest: str) -> Row:
     """Return the row of `source` with this digest, and its text as `text`.
 
-    Raise KeyError if there is no such row. Raise TypeError or ValueError if a paragraph is missing, or is no text, or
-    if the text is too long.
+    Raise KeyError if there is none. Raise TypeError or ValueError if a paragraph is missing or no text, or all too
+    long.
     """
     row = connection.execute(_OF_DIGEST, {"digest": digest}).mappings().first()
     if row is None:

@@ -160,10 +160,7 @@ class Server:
             refused = self._refused(error)
             if not (isinstance(refused, Lost) and writes and is_ending and self._was_stored(token, about)):
                 raise refused from error
-        except (
-            NoResultFound,
-            MultipleResultsFound,
-        ) as error:  # for example if a trigger suppressed a row
+        except (NoResultFound, MultipleResultsFound) as error:  # for example if a trigger suppressed a row
             raise StoreError(f"{self._place} {REMEDIES[UNDEFINED].format(message=in_a_line(str(error)))}") from error
 
     def now(self, connection: Connection) -> float:
@@ -196,10 +193,7 @@ class Server:
         return f"{self._name} {threading.get_ident()}"
 
     def _was_stored(self, token: str, about: tuple[str, ...]) -> bool:
-        """Return whether the transaction with this token was committed, after the reply to its COMMIT was lost.
-
-        Raise StoreError if the server remains unreachable.
-        """
+        """Return whether the transaction with this token was committed, after the reply to its COMMIT was lost."""
 
         def asked() -> bool:
             try:  # the lock is free after the lost transaction's commit or rollback
@@ -247,10 +241,7 @@ class Server:
 
 @contextmanager
 def as_it_is(address: Address) -> Iterator[Connection]:
-    """Begin a transaction in the database without creating, migrating or deleting anything.
-
-    Raise ToolMissing if psycopg is not installed. Raise StoreError if the database cannot be used.
-    """
+    """Begin a transaction in the database, which is neither created nor migrated. Raise as `Server.open`."""
     server = Server(address, _engine(address))
     try:
         with server.transaction() as connection:
@@ -260,20 +251,13 @@ def as_it_is(address: Address) -> Iterator[Connection]:
 
 
 def schema_at(address: Address) -> int:
-    """Return the schema version of the database; 0 if it is empty.
-
-    Raise ToolMissing if psycopg is not installed. Raise StoreError if the database cannot be used.
-    """
+    """Return the schema version of the database; 0 if it is empty. Raise as `Server.open`."""
     with as_it_is(address) as connection:
         return postgresql_schema.found_version(connection, str(address))
 
 
 def _locks(about: tuple[str, ...], durable: bool) -> str:
-    """Return the SQL statement that takes the transaction's advisory locks.
-
-    If `about` is empty, the statement takes the exclusive lock of the database. Otherwise it takes the shared lock of
-    the database, and the exclusive lock of what `about` names: a device and a problem.
-    """
+    """Return the SQL statement that takes the transaction's advisory locks."""
     if about:
         digest = hashlib.sha256("\0".join(about).encode()).digest()
         number = int.from_bytes(digest[:4], signed=True) or 1  # 0 is the lock of the database
@@ -301,11 +285,7 @@ def _engine(address: Address) -> Engine:
     connection = {name: value for name, value in CONNECTION.items() if name not in url.query}
     try:
         engine = create_engine(
-            url,
-            pool_pre_ping=True,
-            pool_timeout=POOL_TIMEOUT_SECONDS,
-            connect_args=connection,
-            hide_parameters=True,
+            url, pool_pre_ping=True, pool_timeout=POOL_TIMEOUT_SECONDS, connect_args=connection, hide_parameters=True
         )
     except ArgumentError as error:  # for example more ports than hosts
         raise StoreError(f"{address} is not an address ({error}): name the database as {EXAMPLE}") from None

@@ -86,11 +86,7 @@ def upgrade(connection: Connection, found: int) -> None:
 
 
 def _refuse_altered(connection: Connection, place: str) -> None:
-    """Raise StoreError if the tables are not as this program creates them.
-
-    The error is raised if the view, an index, a table or a key is missing, if a table has other columns, or if a
-    trigger or a rule changes inserted rows.
-    """
+    """Raise StoreError if the tables are not as this program creates them."""
     inspector = inspect(connection)
     columns, indices, views = inspector.get_multi_columns(), inspector.get_multi_indexes(), inspector.get_view_names()
     constraints = {(table, kind, tuple(on), of) for table, kind, on, of in connection.execute(_CONSTRAINTS)}

@@ -28,10 +28,7 @@ metadata = MetaData()
 
 
 class _ServerText(TypeDecorator[str]):
-    """A text column on a PostgreSQL server, sorted by bytes as in SQLite.
-
-    NUL characters are replaced, since PostgreSQL cannot store them in a text.
-    """
+    """A text column on a PostgreSQL server, sorted by bytes as in SQLite. It replaces NUL."""
 
     impl = sqlalchemy.Text
     cache_ok = True

@@ -92,11 +92,7 @@ def connected(path: Path, mode: str) -> sqlite3.Connection:
 
 def _opened(name: str, *, uri: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        name,
-        uri=uri,
-        timeout=BUSY_TIMEOUT_SECONDS,
-        isolation_level=None,
-        check_same_thread=False,
+        name, uri=uri, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
     )
     _harden(connection)
     connection.execute("PRAGMA foreign_keys = ON")
@@ -129,8 +125,7 @@ def _harden(connection: sqlite3.Connection) -> None:
 def _bound(connection: Any, steps: int) -> None:
     """Limit the number of steps of SQLite's virtual machine in the following statements.
 
-    The progress handler executes no Python code. Otherwise a Ctrl-C could raise an exception in the handler, and
-    SQLite would treat the exception as the handler's request to stop the statement.
+    The handler executes no Python code, in which a Ctrl-C could raise: SQLite would take that for a request to stop.
     """
     answers = chain(repeat(0, steps // STEPS_AT_A_TIME), repeat(1))
     connection.set_progress_handler(answers.__next__, STEPS_AT_A_TIME)
