@@ -8,7 +8,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import loaded_modules
-from tsm2_tune.cli import COMMANDS, RESULTS
+from tsm2_tune.cli import COMMANDS
 
 pytestmark = pytest.mark.slow
 
@@ -113,8 +113,3 @@ def test_no_file_needs_itself_through_others() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter(needs | {PACKAGE / "errors.py": {PACKAGE / "cli.py"}}).prepare()
     TopologicalSorter(needs).prepare()
-
-
-def test_each_command_has_a_module_of_its_name() -> None:
-    assert set(COMMANDS) <= {path.stem.rstrip("_") for path in (PACKAGE / "commands").rglob("*.py")}
-    assert {path.stem.rstrip("_") for path in (PACKAGE / "commands/results").glob("[a-z]*.py")} == RESULTS

@@ -6,25 +6,25 @@ import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import tsm2_tune
 from benchmarks.gate import of_binary
-from tests.cases import SOURCES, every_source
+from tests.cases import F32, SOURCES, every_source
 from tests.goldens import DIGESTS, GOLDEN, Source, difference, golden_digests, path_of, spelling
 from tests.standing_in import Spied
-from tsm2_tune.errors import ToolMissing
+from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator import render as rendering
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.headers import header, with_headers
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
-from tsm2_tune.generator.render import render, support_source
+from tsm2_tune.generator.render import OF_KERNELS, OF_LITERALS, environment, filled, render, support_source
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.generator.space.tunables import Constants
 from tsm2_tune.tuner.compile import compiler
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
@@ -155,26 +155,7 @@ def test_headers_in_place_of_the_toolkits_change_nothing(
 
 
 PACKAGE = Path(tsm2_tune.__file__).parent
-FOLDER = PACKAGE / "templates"
-TEMPLATES = {str(path.relative_to(FOLDER)): path.read_text() for path in FOLDER.rglob("*.cu.jinja")}
 HEADERS = sorted(str(path.relative_to(PACKAGE / "kernels")) for path in (PACKAGE / "kernels").rglob("*.cuh"))
-EXTENDS = re.compile(r'{% extends "([^"]+)" %}')
-
-
-def test_a_template_extends_one_that_extends_none() -> None:
-    parents = {name: found[1] for name, text in TEMPLATES.items() if (found := EXTENDS.search(text))}
-    assert parents
-    assert set(parents.values()).isdisjoint(parents)
-
-
-def test_a_constant_is_printed_once_where_a_template_first_asks_for_it() -> None:
-    constants = Constants.of(Tsm2Config, {"version": "v3", "threads": 128, "columns": 8, "prefetch": 0})
-    columns = "constexpr int columns = 8;  // t2: columns of C that one thread accumulates in registers"
-    assert constants("columns") == columns
-    assert constants().startswith("constexpr int threads = 128;  // t1: threads of a block")
-    assert constants() == ""
-    with pytest.raises(KeyError):
-        constants("columns")
 
 
 def test_a_header_stands_once_in_a_text_behind_those_that_it_needs() -> None:
@@ -200,3 +181,39 @@ def test_a_header_stands_alone(name: str, toolchain: Toolchain, tmp_path: Path) 
     command = [toolchain.compiler, "-std=c++17", "-fsyntax-only", "-Wno-unknown-pragmas", str(text)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# No name, number or word that a template prints leaves a comment or ends a line.
+
+V3 = Tsm2Config("v3", 128, 8, 4)
+LINE_ENDS = ("a\nb", "a\rb", "a\x0bb", "a\x0cb", "a\x1cb", "a\x85b", "a\u2028b", "b\n")
+CONTROLS = ("\x00", "\x1b[2J", "\x7f", "\x9b2J", "\u202e", "\ud800", "é")
+MARKS = ("\\", "??/", "*/", "/*", "//", '"', "#", "{", "}", "`", "$", "@", "!")
+
+
+def test_a_template_knows_nothing_but_what_it_is_given() -> None:
+    assert environment().globals.keys() == {"range", "dict", "lipsum", "cycler", "joiner", "namespace"}
+
+
+@pytest.mark.parametrize("text", [*LINE_ENDS, *CONTROLS, *MARKS])
+def test_a_hostile_value_is_refused_wherever_it_stands(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for values in ({"version": text}, {"threads": text}):
+        with pytest.raises(InputError, match="cannot be inserted into"):
+            render(F32, replace(V3, **values))  # type: ignore[arg-type]
+    monkeypatch.setitem(DTYPES, "f32", replace(DTYPES["f32"], c_type=text))
+    for rendered in (partial(_rendered_anew, F32, V3), support_source):
+        with pytest.raises(InputError, match="cannot be inserted into"):
+            rendered()
+
+
+@pytest.mark.parametrize("text", [*LINE_ENDS, *CONTROLS])
+@pytest.mark.parametrize("template", ["library_pack.c.jinja", "module.py.jinja"])
+def test_literals_are_one_line_of_ascii(template: str, text: str) -> None:
+    for value in (text, [("a", [text])], {"a": {"b": text}}):
+        with pytest.raises(InputError, match="cannot be inserted into"):
+            filled(template, {"rows": value}, OF_LITERALS)
+
+
+def test_another_object_is_not_printed() -> None:
+    with pytest.raises(TypeError, match="accepts no value of type object"):
+        filled("support.cu.jinja", {"dtypes": object()}, OF_KERNELS)
