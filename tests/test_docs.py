@@ -131,13 +131,10 @@ def check_command(line: str) -> None:
             ctx = command.make_context(program, words, parent=ctx)
         except click.exceptions.Exit:  # --help exits
             return
-        texts = {key: found for key, found in ctx.params.items() if isinstance(found, str)}
-        if "shapes" in texts and not texts["shapes"].startswith("@"):
-            tsm2_tune.problems(
-                texts["shapes"],
-                **{name: texts[key] for name, key in (("dtype", "dtypes"), ("op", "ops")) if key in texts},
-                **{name: texts[name] for name in ("layout", "math") if name in texts},
-            )
+        names = {"shapes": "products", "dtypes": "dtype", "ops": "op", "layout": "layout", "math": "math"}
+        texts = {names.get(key, key): found for key, found in ctx.params.items() if isinstance(found, str)}
+        if not texts.get("products", "@").startswith("@"):
+            tsm2_tune.problems(**{name: texts[name] for name in names.values() if name in texts})
         if not isinstance(command, click.Group) or not ctx._protected_args:
             return
         name, below, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])

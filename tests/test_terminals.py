@@ -10,7 +10,7 @@ import subprocess
 import sys
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +62,13 @@ HEADS_100 = "shape type product us +- % cuBLAS us x % floor family trial"
 HEADS_80 = "shape type product us x family trial"
 
 
-@dataclass
-class Printed:
-    """Arguments of print_table."""
-
-    heads: Sequence[str]
-    cells: Sequence[Sequence[str]]
-    right: Sequence[int] = ()
-
-
-def tables_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[Printed]:
-    """Every table that the command prints."""
-    found: list[Printed] = []
-
-    def keep(_: Console, heads: Any, cells: Any, right: Any = (), **named: Any) -> None:
-        found.append(Printed(heads, cells, right))
-
+def tables_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[Any, Any]]:
+    """Return the columns and rows of every table that the command prints."""
+    found: list[tuple[Any, Any]] = []
     for module in (audit_tables, tables, plan_tables, trial_tables):
-        monkeypatch.setattr(module, "print_table", keep)
+        monkeypatch.setattr(
+            module, "print_table", lambda _, *table, **named: found.append((table[0], list(table[1])))
+        )
     result = run(*arguments)
     assert result.exit_code == 0, result.output
     return found
@@ -93,13 +82,12 @@ def on_terminal(width: int, print_: Callable[..., Any], *arguments: Any, colours
     return shown.getvalue()
 
 
-def assert_whole(table: Printed) -> None:
+def assert_whole(columns: Any, rows: Any) -> None:
     """At every width each word of each cell stands in the output, as often as in the cells."""
-    assert len(set(table.heads)) == len(table.heads), "a record would say two things by one name"
-    words = [word for row in table.cells for cell in row for word in printable(cell).split()]
+    words = [word for row in rows for text in columns.values() for word in printable(text(row)).split()]
     assert words
     for width in WIDTHS:
-        shown = on_terminal(width, PRINT_TABLE, table.heads, table.cells, right=table.right)
+        shown = on_terminal(width, PRINT_TABLE, columns, rows)
         left = re.split(r"[\s│┃]+", shown)
         missing = [word for word in set(words) if left.count(word) < words.count(word)]
         assert not missing, (width, missing, shown)
@@ -120,10 +108,10 @@ def assert_whole(table: Printed) -> None:
     ],
 )
 def test_tables_are_whole_at_every_width(database: Path, monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
-    tables = tables_of(monkeypatch, *arguments.format(database).split())
-    assert tables
-    for table in tables:
-        assert_whole(table)
+    found = tables_of(monkeypatch, *arguments.format(database).split())
+    assert found
+    for columns, rows in found:
+        assert_whole(columns, rows)
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])

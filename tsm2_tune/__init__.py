@@ -16,48 +16,66 @@ from importlib import import_module
 TYPE_CHECKING = False  # type checkers assume True; importing it from typing would take longer than this module
 
 if TYPE_CHECKING:
-    from tsm2_tune.api.best import best
-    from tsm2_tune.api.confirm import confirm
-    from tsm2_tune.api.export import Exported, export
-    from tsm2_tune.api.import_trials import import_trials
-    from tsm2_tune.api.pack import PackCheck, Packed, check_pack, pack
-    from tsm2_tune.api.plan import plan_space, problems
-    from tsm2_tune.api.report import report
-    from tsm2_tune.api.tune import TuningResult, tune
-    from tsm2_tune.errors import DeviceError, InputError, StoreError, ToolMissing, TuneError, WorkerError
-    from tsm2_tune.generator.config import KernelConfig
-    from tsm2_tune.generator.device.limits import DeviceLimits
-    from tsm2_tune.generator.problem import Problem
-    from tsm2_tune.generator.space.candidate import Candidate
-    from tsm2_tune.generator.space.rules import Rule
-    from tsm2_tune.generator.space.space import SearchSpace
-    from tsm2_tune.tuner.device.target import Target
-    from tsm2_tune.tuner.export.kernel_sets.pair_timing import Narrowed
-    from tsm2_tune.tuner.export.kernel_sets.smallest_set import ChoiceStarted, ExportEvent, KernelsChosen
-    from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct
-    from tsm2_tune.tuner.results.best_view import BestRow
-    from tsm2_tune.tuner.results.merge.importer import Imported
-    from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Final, Measurement, Outcome, Trial, Verdict
-    from tsm2_tune.tuner.runs.events import (
-        Confirmed,
-        Event,
-        FinalFailure,
-        FinalStored,
-        FleetStarted,
-        Noted,
-        OfRun,
-        PairMeasured,
-        PairsStarted,
-        ProblemEnded,
-        ProblemLeft,
-        ProblemStarted,
-        RunEnded,
-        RunStarted,
-        TrialInterrupted,
-        TrialStored,
-        VendorLeftOut,
-        WinnerVerified,
-    )
+    from tsm2_tune.api.best import best as best
+    from tsm2_tune.api.confirm import confirm as confirm
+    from tsm2_tune.api.export import Exported as Exported
+    from tsm2_tune.api.export import export as export
+    from tsm2_tune.api.import_trials import import_trials as import_trials
+    from tsm2_tune.api.pack import PackCheck as PackCheck
+    from tsm2_tune.api.pack import Packed as Packed
+    from tsm2_tune.api.pack import check_pack as check_pack
+    from tsm2_tune.api.pack import pack as pack
+    from tsm2_tune.api.plan import plan_space as plan_space
+    from tsm2_tune.api.plan import problems as problems
+    from tsm2_tune.api.report import report as report
+    from tsm2_tune.api.tune import TuningResult as TuningResult
+    from tsm2_tune.api.tune import tune as tune
+    from tsm2_tune.errors import DeviceError as DeviceError
+    from tsm2_tune.errors import InputError as InputError
+    from tsm2_tune.errors import StoreError as StoreError
+    from tsm2_tune.errors import ToolMissing as ToolMissing
+    from tsm2_tune.errors import TuneError as TuneError
+    from tsm2_tune.errors import WorkerError as WorkerError
+    from tsm2_tune.generator.config import KernelConfig as KernelConfig
+    from tsm2_tune.generator.device.limits import DeviceLimits as DeviceLimits
+    from tsm2_tune.generator.problem import Problem as Problem
+    from tsm2_tune.generator.space.candidate import Candidate as Candidate
+    from tsm2_tune.generator.space.rules import Rule as Rule
+    from tsm2_tune.generator.space.space import SearchSpace as SearchSpace
+    from tsm2_tune.tuner.device.target import Target as Target
+    from tsm2_tune.tuner.export.kernel_sets.pair_timing import Narrowed as Narrowed
+    from tsm2_tune.tuner.export.kernel_sets.smallest_set import ChoiceStarted as ChoiceStarted
+    from tsm2_tune.tuner.export.kernel_sets.smallest_set import ExportEvent as ExportEvent
+    from tsm2_tune.tuner.export.kernel_sets.smallest_set import KernelsChosen as KernelsChosen
+    from tsm2_tune.tuner.packs.check import CheckedPart as CheckedPart
+    from tsm2_tune.tuner.packs.check import CheckedProduct as CheckedProduct
+    from tsm2_tune.tuner.results.best_view import BestRow as BestRow
+    from tsm2_tune.tuner.results.merge.importer import Imported as Imported
+    from tsm2_tune.tuner.results.trial import Cache as Cache
+    from tsm2_tune.tuner.results.trial import DeviceIdentity as DeviceIdentity
+    from tsm2_tune.tuner.results.trial import Final as Final
+    from tsm2_tune.tuner.results.trial import Measurement as Measurement
+    from tsm2_tune.tuner.results.trial import Outcome as Outcome
+    from tsm2_tune.tuner.results.trial import Trial as Trial
+    from tsm2_tune.tuner.results.trial import Verdict as Verdict
+    from tsm2_tune.tuner.runs.events import Confirmed as Confirmed
+    from tsm2_tune.tuner.runs.events import Event as Event
+    from tsm2_tune.tuner.runs.events import FinalFailure as FinalFailure
+    from tsm2_tune.tuner.runs.events import FinalStored as FinalStored
+    from tsm2_tune.tuner.runs.events import FleetStarted as FleetStarted
+    from tsm2_tune.tuner.runs.events import Noted as Noted
+    from tsm2_tune.tuner.runs.events import OfRun as OfRun
+    from tsm2_tune.tuner.runs.events import PairMeasured as PairMeasured
+    from tsm2_tune.tuner.runs.events import PairsStarted as PairsStarted
+    from tsm2_tune.tuner.runs.events import ProblemEnded as ProblemEnded
+    from tsm2_tune.tuner.runs.events import ProblemLeft as ProblemLeft
+    from tsm2_tune.tuner.runs.events import ProblemStarted as ProblemStarted
+    from tsm2_tune.tuner.runs.events import RunEnded as RunEnded
+    from tsm2_tune.tuner.runs.events import RunStarted as RunStarted
+    from tsm2_tune.tuner.runs.events import TrialInterrupted as TrialInterrupted
+    from tsm2_tune.tuner.runs.events import TrialStored as TrialStored
+    from tsm2_tune.tuner.runs.events import VendorLeftOut as VendorLeftOut
+    from tsm2_tune.tuner.runs.events import WinnerVerified as WinnerVerified
 
 __version__ = "0.2.0"
 _HOMES = {
@@ -91,69 +109,7 @@ _HOMES = {
 }  # fmt: skip
 _HOME = {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "BestRow",
-    "Cache",
-    "Candidate",
-    "CheckedPart",
-    "CheckedProduct",
-    "ChoiceStarted",
-    "Confirmed",
-    "DeviceError",
-    "DeviceIdentity",
-    "DeviceLimits",
-    "Event",
-    "ExportEvent",
-    "Exported",
-    "Final",
-    "FinalFailure",
-    "FinalStored",
-    "FleetStarted",
-    "Imported",
-    "InputError",
-    "KernelConfig",
-    "KernelsChosen",
-    "Measurement",
-    "Narrowed",
-    "Noted",
-    "OfRun",
-    "Outcome",
-    "PackCheck",
-    "Packed",
-    "PairMeasured",
-    "PairsStarted",
-    "Problem",
-    "ProblemEnded",
-    "ProblemLeft",
-    "ProblemStarted",
-    "Rule",
-    "RunEnded",
-    "RunStarted",
-    "SearchSpace",
-    "StoreError",
-    "Target",
-    "ToolMissing",
-    "Trial",
-    "TrialInterrupted",
-    "TrialStored",
-    "TuneError",
-    "TuningResult",
-    "VendorLeftOut",
-    "Verdict",
-    "WinnerVerified",
-    "WorkerError",
-    "__version__",
-    "best",
-    "check_pack",
-    "confirm",
-    "export",
-    "import_trials",
-    "pack",
-    "plan_space",
-    "problems",
-    "report",
-    "tune",
-]
+__all__ = sorted([*_HOME, "__version__"])
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any name
 

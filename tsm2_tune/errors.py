@@ -27,7 +27,6 @@ def shown(value: object) -> str:
 
 
 EMULATION = "--device cpu emulates kernels where times do not matter"
-WITHOUT_GPU = "to estimate times without a GPU: tsm2-tune predict --device h100"  # ends a message
 
 
 def nearest_name(name: object, known: Iterable[str]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tsm2_tune.api.parse import device_name
-from tsm2_tune.errors import EMULATION, WITHOUT_GPU, DeviceError, InputError
+from tsm2_tune.errors import EMULATION, DeviceError, InputError
+from tsm2_tune.pretuned import without_gpu
 from tsm2_tune.tuner.device.target import HOST, Target, check_spec, default_spec, find_target
 
 ALL = "all"
@@ -57,7 +58,7 @@ def _all() -> list[str]:
 
     count = cuda_device_count()
     if count == 0:
-        raise DeviceError(f"no GPU here (no CUDA driver answers, or it has none): {EMULATION}; {WITHOUT_GPU}")
+        raise DeviceError(f"no GPU here (no CUDA driver answers, or it has none): {EMULATION}; {without_gpu()}")
     return [str(ordinal) for ordinal in range(count)]
 
 

@@ -27,11 +27,11 @@ from tsm2_tune.api.parse import (
     texts,
 )
 from tsm2_tune.api.tune import tune
-from tsm2_tune.errors import WITHOUT_GPU, InputError, StoreError, shown
+from tsm2_tune.errors import InputError, StoreError, shown
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, Part, pack_problems, part_of
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.scalars import plain, real, truth
-from tsm2_tune.pretuned import pretuned_named
+from tsm2_tune.pretuned import pretuned_named, without_gpu
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
 from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct, check_products, sample
@@ -246,7 +246,7 @@ def _gpus(device: Devices) -> tuple[Target, ...]:
     """Return the named GPUs. Raise InputError if one is the host."""
     targets = targets_of(device)
     if any(target.is_host for target in targets):
-        raise InputError(f"`pack` needs a GPU: times of kernels on the CPU mean nothing; {WITHOUT_GPU}")
+        raise InputError(f"`pack` needs a GPU: times of kernels on the CPU mean nothing; {without_gpu()}")
     return targets
 
 

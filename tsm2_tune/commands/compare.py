@@ -10,17 +10,19 @@ import click
 
 from tsm2_tune.commands.errors import Command, ended_by_signals
 from tsm2_tune.commands.options import cache_option, gpu_option, json_option, shapes_options, wait_option
-from tsm2_tune.commands.predict import chosen_text, closing_text, kernels_option, number_text
+from tsm2_tune.commands.predict import closing_text, kernels_option, number_text
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
-from tsm2_tune.errors import WITHOUT_GPU, InputError
+from tsm2_tune.errors import InputError
+from tsm2_tune.pretuned import without_gpu
 from tsm2_tune.tuner.results.storage.addresses import PREFIX, shown_name
 from tsm2_tune.tuner.results.trial import Cache
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from tsm2_tune.generator.problem import Problem
     from tsm2_tune.pretuned import Pretuned
     from tsm2_tune.tuner.device.target import Target
     from tsm2_tune.tuner.export.comparison import Compared
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @gpu_option
-@shapes_options(required=True)
+@shapes_options()
 @kernels_option
 @cache_option(Cache.DIRTY, "State of the L2 before each sample of a kernel or of cuBLAS.")
 @wait_option
@@ -37,11 +39,7 @@ if TYPE_CHECKING:
 def compare(
     ctx: click.Context,
     spec: str | None,
-    shapes: str,
-    dtypes: str,
-    ops: str,
-    layout: str,
-    math: str,
+    problems: tuple[Problem, ...],
     database: str | None,
     cache: Cache,
     wait: bool,
@@ -59,16 +57,13 @@ def compare(
     cuBLAS if the module would call cuBLAS for the problem; the kernel is timed anyway. Nothing is stored. The exit
     status is 1 if a problem has no kernel, or its kernel is wrong or cannot be timed.
     """
-    from tsm2_tune.api.parse import problems_of
-
-    problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune.tuner.device.target import HOST, default_spec, find_target
     from tsm2_tune.tuner.export.comparison import chosen_candidate, compared
     from tsm2_tune.tuner.packs.choice import NoChoice, choices
 
     device = default_spec() if spec is None else spec
     if spec is None and device == HOST:
-        raise click.UsageError(f"no GPU here, and times of kernels on the CPU mean nothing: {WITHOUT_GPU}", ctx)
+        raise click.UsageError(f"no GPU here, and times of kernels on the CPU mean nothing: {without_gpu()}", ctx)
     target = find_target(device)
     source = database if database is not None else _text_of(target)
     place = source if isinstance(source, str) else PREFIX + source.name
@@ -140,23 +135,23 @@ def _print(
     layouts = sorted({fact["layout"] for fact in facts})
     lying = f", {layouts[0]}" if len(layouts) == 1 else ""
     tables.print_line(console, f"{name}, kernels of {kernels}{lying}: {about}")
-    cells = [
-        [
-            "x".join(map(str, (one.choice.asked.m, one.choice.asked.n, one.choice.asked.k))),
-            fact["dtype"],
-            fact["product"] if lying else f"{fact['product']} {fact['layout'].removesuffix('-major')}",
-            number_text(fact["kernel_us"], 1),
-            "-" if one.measured is None else f"{spread_percent(one.measured):.1f} %",
-            number_text(fact["vendor_us"], 1),
-            number_text(fact["x_vendor"], 2),
-            chosen_text(one.choice),
-            one.config.family,
-        ]
-        for one, fact in zip(found, facts, strict=True)
-    ]
-    heads = ["shape", "type", "product", "us", "+-", "cuBLAS us", "x", "chosen", "kernel"]
-    styles = ["yellow" if (fact["x_vendor"] or 1.0) < 1 else "" for fact in facts]
-    tables.print_table(console, heads, cells, right=(3, 4, 5, 6), dropped=(4,), styles=styles)
+    rows = list(zip(found, facts, strict=True))
+    columns: dict[str, Callable[[tuple[Compared, dict[str, Any]]], str]] = {
+        "shape": lambda row: row[0].choice.asked.shape,
+        "type": lambda row: row[1]["dtype"],
+        "product": lambda row: row[1]["product"] + ("" if lying else " " + row[1]["layout"].removesuffix("-major")),
+        "us": lambda row: number_text(row[1]["kernel_us"], 1),
+        "+-": lambda row: "-" if row[0].measured is None else f"{spread_percent(row[0].measured):.1f} %",
+        "cuBLAS us": lambda row: number_text(row[1]["vendor_us"], 1),
+        "x": lambda row: number_text(row[1]["x_vendor"], 2),
+        "chosen": lambda row: "cuBLAS" if row[0].choice.is_vendor_chosen else "kernel",
+        "kernel": lambda row: row[0].config.family,
+    }
+
+    def style(row: tuple[Compared, dict[str, Any]]) -> str:
+        return "yellow" if (row[1]["x_vendor"] or 1.0) < 1 else ""
+
+    tables.print_table(console, columns, rows, dropped=("+-",), style=style)
     tables.print_line(console, closing_text([fact["x_vendor"] for fact in facts], [one.choice for one in found]))
     for fact in facts:
         if fact["error"]:

@@ -8,9 +8,7 @@ from dataclasses import asdict
 import click
 
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.commands.options import (
-    json_option,
-)
+from tsm2_tune.commands.options import json_option
 from tsm2_tune.console import tables
 
 

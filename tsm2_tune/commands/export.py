@@ -8,17 +8,17 @@ from typing import Any
 import click
 
 import tsm2_tune
-from tsm2_tune.api.parse import FORMAT_OF_ENDING, FORMATS
+from tsm2_tune.api.parse import FORMAT_OF_ENDING, FORMATS, MOST_WITHIN
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, ended_by_signals, option
 from tsm2_tune.commands.options import (
     Choice,
+    Percent,
     is_given,
     output_option,
     results_option,
     selection_options,
     wait_option,
-    within_options,
 )
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
@@ -64,7 +64,14 @@ from tsm2_tune.tuner.results.storage.addresses import PREFIX, is_pretuned, shown
     help="Include kernels for shapes between the tuned ones in a module or library."
     " [default: --between, or --no-between with --within]",
 )
-@within_options
+@option(
+    "--within",
+    type=Percent(MOST_WITHIN),
+    metavar="PERCENT",
+    help="Only the fewest kernels that keep each shape within this much of its best time, such as 3%."
+    " Missing times are measured if the device is here.",
+)
+@option("--no-measure", is_flag=True, help="With --within: use only times that are stored.")
 @wait_option
 @click.pass_context
 def export(
@@ -99,7 +106,6 @@ def export(
     `tsm2-tune import` reads a file of trials (.jsonl). A T4 file, like a cache file of Kernel Tuner, contains all
     trials of one problem on one device.
     """
-    from tsm2_tune.api.export import contradiction
     from tsm2_tune.console.export_progress import ExportProgress
     from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 
@@ -112,9 +118,6 @@ def export(
         "family": family, "binaries": binaries, "launcher": launcher, "between": between, "within": within,
         "measure": not no_measure, "wait": wait, "allow_unverified": allow_unverified,
     }  # fmt: skip
-    wrong = contradiction(form, **options)
-    if wrong is not None:
-        raise click.UsageError(wrong)
     into_file = output != "-"
     ended = tables.waiting(f"exporting {shown_name(database)}") if within is None else ended_by_signals(ctx, database)
     with ended, ExportProgress(tables.console(stderr=not into_file)) as shown:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tsm2_tune.api.parse import LADDER_DATABASE, problems_of
+from tsm2_tune.api.parse import LADDER_DATABASE
 from tsm2_tune.commands.errors import Command, ended_by_signals
 from tsm2_tune.commands.options import (
     database_option_of,
@@ -26,12 +26,13 @@ from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
 
 if TYPE_CHECKING:
+    from tsm2_tune.generator.problem import Problem
     from tsm2_tune.tuner.search.ladder import Rung
 
 
 @click.command(cls=Command)
 @device_option
-@shapes_options(required=True)
+@shapes_options()
 @tuning_options
 @retry_option
 @wait_option
@@ -42,11 +43,7 @@ def ladder(
     ctx: click.Context,
     /,
     spec: str | None,
-    shapes: str,
-    dtypes: str,
-    ops: str,
-    layout: str,
-    math: str,
+    problems: tuple[Problem, ...],
     wait: bool,
     database: str,
     as_json: bool,
@@ -60,7 +57,6 @@ def ladder(
     It tunes, verifies and times each step: naive, coalesced, tiled, coarsened in one dimension, coarsened in two, and
     with vector loads. The table also shows published rates of these steps.
     """
-    problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune.console import plan_tables  # slow: import after arguments are checked
 
     with one_blas_thread():

@@ -6,22 +6,16 @@ import json
 
 import click
 
-from tsm2_tune.api.parse import (
-    problems_of,
-)
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import (
-    json_option,
-    planning_device_option,
-    shapes_options,
-)
+from tsm2_tune.commands.options import json_option, planning_device_option, shapes_options
 from tsm2_tune.console import tables
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 
 @click.command(cls=Command)
 @planning_device_option
-@shapes_options(required=True)
+@shapes_options()
 @option(
     "--db",
     "database",
@@ -30,16 +24,7 @@ from tsm2_tune.tuner.results.storage.addresses import shown_name
     help="Use the rates that the newest run in this database measured on the device, not the data sheet's.",
 )
 @json_option
-def model(
-    spec: str | None,
-    shapes: str,
-    dtypes: str,
-    ops: str,
-    layout: str,
-    math: str,
-    database: str | None,
-    as_json: bool,
-) -> None:
+def model(spec: str | None, problems: tuple[Problem, ...], database: str | None, as_json: bool) -> None:
     """Show what bounds each problem, and its least time.
 
     \b
@@ -51,7 +36,6 @@ def model(
     column-major A B in f32, f64, c64 and c128, also t1, t2 and t3 by Algorithm 5 of the TSM2 paper. Rates are those
     of the data sheet. Without a GPU, name a card with --device.
     """
-    problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune.console import plan_tables  # slow: import after arguments are checked
     from tsm2_tune.generator.device.cards import PROFILES
     from tsm2_tune.generator.device.roofline import data_sheet, modelled

@@ -18,16 +18,15 @@ from tsm2_tune.api.parse import (
     FAILURES,
     LAYOUTS,
     MOST_BUDGET_SECONDS,
-    MOST_GAIN,
     MOST_LIMIT_SECONDS,
     MOST_SEED,
-    MOST_WITHIN,
     OP_SYNTAX,
-    REACH,
-    STRATEGIES,
+    family_names,
     hint_of,
     outcomes_of,
+    problems_of,
     share_of,
+    thresholds_of,
 )
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import is_shape, option, stray
@@ -40,8 +39,6 @@ from tsm2_tune.tuner.results.storage.addresses import shown_name
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}  # first letter of a unit -> seconds
 _TIME = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf) *(|s|sec|seconds|m|min|minutes|h|hours)",
@@ -104,6 +101,17 @@ def is_given(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
+def added(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds the options to a command, in the order in which --help lists them."""
+
+    def decorate(command: F) -> F:
+        for one in reversed(options):
+            command = one(command)
+        return command
+
+    return decorate
+
+
 math_option = option(
     "--math",
     type=Choice(MATHS),
@@ -124,68 +132,74 @@ layout_option = option(
 )
 
 
-def shapes_options(required: bool) -> Callable[[F], F]:
+def shapes_options(default: str | None = None) -> Callable[[F], F]:
     """Return a decorator that adds --shapes, --dtype, --math, --op and --layout to a command.
 
-    Shapes can also be passed as arguments. If `required`, a command line without shapes is an error.
+    Shapes can also be passed as arguments. The command receives `problems`. A command line without shapes has those
+    in `default`; None makes it an error.
     """
 
     def decorate(command: F) -> F:
-
         @wraps(command)
-        def with_shapes(*arguments: Any, shapes: str | None, items: tuple[str, ...], **named: Any) -> Any:
+        def with_problems(
+            *arguments: Any, shapes: str | None, items: tuple[str, ...], dtypes: str, ops: str, layout: str,
+            math: str, **named: Any,
+        ) -> Any:  # fmt: skip
             ctx = click.get_current_context()
             for word in items:
                 if not is_shape(word):
                     raise stray(ctx, word)
-            every = items if shapes is None else (*items, shapes)
-            named["shapes"] = ",".join(every) if every else None
-            if required and not every:
+            every = ",".join(filter(None, (*items, shapes))) or default
+            if not every:
                 raise click.UsageError("Missing option '--shapes': name some, such as --shapes 20480x16x20480", ctx)
-            return command(*arguments, **named)
+            return command(*arguments, problems=problems_of(every, dtypes, ops, layout, math), **named)
 
-        function: F = layout_option(with_shapes)  # type: ignore[assignment]
-        function = option(
-            "--op",
-            "ops",
-            default="nn",
-            show_default=True,
-            metavar="OP,...",
-            shell_complete=completion.ops,
-            help=f"Ops, separated by commas. {OP_SYNTAX}",
-        )(function)
-        function = math_option(function)
-        function = option(
-            "--dtype",
-            "dtypes",
-            default="f32",
-            show_default=True,
-            metavar="TYPE,...",
-            shell_complete=completion.dtypes,
-            help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}, or NumPy's names.",
-        )(function)
-        function = click.argument("items", metavar="[MxNxK]...", nargs=-1)(function)
-        return option("--shapes", metavar="MxNxK,...", help=SHAPE_SYNTAX)(function)
+        decorated: Any = added(
+            option("--shapes", metavar="MxNxK,...", help=SHAPE_SYNTAX),
+            click.argument("items", metavar="[MxNxK]...", nargs=-1),
+            option(
+                "--dtype",
+                "dtypes",
+                default="f32",
+                show_default=True,
+                metavar="TYPE,...",
+                shell_complete=completion.dtypes,
+                help=f"Element types, separated by commas: {', '.join(ELEMENT_TYPES)}, or NumPy's names.",
+            ),
+            math_option,
+            option(
+                "--op",
+                "ops",
+                default="nn",
+                show_default=True,
+                metavar="OP,...",
+                shell_complete=completion.ops,
+                help=f"Ops, separated by commas. {OP_SYNTAX}",
+            ),
+            layout_option,
+        )(with_problems)
+        return decorated  # type: ignore[no-any-return]
 
     return decorate
 
 
-def family_options(function: F) -> F:
-    """Add --family and --guidelines to a command."""
-    function = option(
-        "--guidelines",
-        metavar="NAME=VALUE,...",
-        help="Change thresholds of the guideline rules. A lower threshold keeps more configurations. Thresholds not"
-        " named keep the family's value. `none` disables all guidelines; `none,min-reuse=4` all but min-reuse."
-        f" [default: {Guidelines().text}; stricter for gemm; `space` prints them]",
-    )(function)
-    return option(
+family_options = added(
+    option(
         "--family",
-        "families",
         metavar="NAME,...",
         shell_complete=completion.families,
+        callback=lambda ctx, param, text: family_names(text),
         help="Only these kernel families; `space --families` lists them.",
-    )(function)
+    ),
+    option(
+        "--guidelines",
+        metavar="NAME=VALUE,...",
+        callback=lambda ctx, param, text: thresholds_of(text),
+        help="Change thresholds of the guideline rules. A lower threshold keeps more configurations. Thresholds"
+        " not named keep the family's value. `none` disables all guidelines; `none,min-reuse=4` all but min-reuse."
+        f" [default: {Guidelines().text}; stricter for gemm; `space` prints them]",
+    ),
+)
 
 
 def database_option_of(default: str, more: str = "") -> Callable[[F], F]:
@@ -249,12 +263,6 @@ device_option = _device_option(_EMULATED, "GPU 0 if there is one, else cpu")
 devices_option = _device_option(f", cpu, {_SEVERAL}", "GPU 0 if there is one, else cpu", is_several=True)
 gpu_option = _device_option(_EMULATED, "GPU 0")
 gpus_option = _device_option(f", {_SEVERAL}", "GPU 0", is_several=True)
-cluster_option = option(
-    "--cluster",
-    metavar="ADDRESS",
-    help="Address of a Dask scheduler, such as tcp://host:8786. Each of its workers tunes on the first GPU that it"
-    " sees, or on its CPU if it sees none or with --device cpu.",
-)
 stored_device_option = option(
     "--device",
     shell_complete=completion.devices_here,
@@ -267,37 +275,6 @@ planning_device_option = option(
     help=f"A GPU's number (CUDA ordinal), cpu, or a card: {', '.join(PROFILES)}. [default: GPU 0, else cpu]",
 )
 wait_option = option("--wait", is_flag=True, help="If another run uses the device, wait until it ends.")
-vendor_option = option(
-    "--no-vendor", is_flag=True, help="Do not time cuBLAS and cuBLASLt beside the fastest kernels."
-)
-full_trials_option = option(
-    "--full-trials",
-    is_flag=True,
-    help=f"On a GPU: verify and time every configuration in full. Without it, a trial ends as {Outcome.BEHIND.value}"
-    f" if each of its first launches takes over {100 * REACH - 100:.0f} % longer than the fastest correct kernel.",
-)
-pairs_option = option(
-    "--pairs/--no-pairs",
-    default=True,
-    show_default=True,
-    help="After the search, time each winner, and kernels for shapes between the tuned ones, at the other tuned"
-    " shapes. This takes time beyond --budget and --max-trials.",
-)
-strategy_option = option(
-    "--strategy",
-    type=Choice(STRATEGIES),
-    default="model",
-    show_default=True,
-    help="The order in which configurations are tried. model: what was fast for similar shapes first, then by"
-    " expected time. exhaustive: the order of `space --list`. random: any. optuna: as its sampler suggests.",
-)
-gain_option = option(
-    "--gain",
-    type=Percent(MOST_GAIN),
-    metavar="PERCENT",
-    help="End a problem's search when the expected gain of continuing falls below this, such as 0.5%. Without it, the"
-    " search continues until the budget is spent.",
-)
 output_option = partial(option, "--output", "-o", metavar="FILE")
 json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -314,22 +291,6 @@ def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
     )
 
 
-def within_options(function: F) -> F:
-    """Add --within and --no-measure to a command."""
-    for added in (
-        option("--no-measure", is_flag=True, help="With --within: use only times that are stored."),
-        option(
-            "--within",
-            type=Percent(MOST_WITHIN),
-            metavar="PERCENT",
-            help="Only the fewest kernels that keep each shape within this much of its best time, such as 3%."
-            " Missing times are measured if the device is here.",
-        ),
-    ):
-        function = added(function)
-    return function
-
-
 def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: str) -> Callable[[F], F]:
     """Return a decorator that adds an option. Its value is a comma-separated list of trials' outcomes."""
     return option(
@@ -344,110 +305,89 @@ def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: s
 retry_option = outcomes_option("--retry", "retry", FAILURES, "Retry configurations whose trials ended as")
 
 
-def tuning_options(function: F) -> F:
-    """Add --budget, --max-trials, --seed, --compile-limit, --run-limit and --cache to a command."""
-    for added in (
-        cache_option(
-            Cache.DIRTY,
-            "State of a GPU's L2 before a trial is timed. clean: full of lines that were read. dirty: full of lines"
-            " that were written, as in most programs. warm: with the operands that fit. Finals measure clean and"
-            " dirty too.",
-        ),
-        option(
-            "--run-limit",
-            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
-            default=DEFAULT_RUN_LIMIT_SECONDS,
-            show_default=True,
-            metavar="TIME",
-            help="Time limit of each stage of a trial (verifying, timing): seconds, or with a unit, such as 2m.",
-        ),
-        option(
-            "--compile-limit",
-            type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
-            default=DEFAULT_COMPILE_LIMIT_SECONDS,
-            show_default=True,
-            metavar="TIME",
-            help="Time limit for compiling one configuration: seconds, or with a unit, such as 2m.",
-        ),
-        option(
-            "--seed",
-            type=WholeNumber(0, MOST_SEED),
-            default=0,
-            show_default=True,
-            help="Seed of the input matrices, and of the order of configurations.",
-        ),
-        option(
-            "--max-trials",
-            type=WholeNumber(min=1),
-            metavar="N",
-            help="The most configurations to try for each problem, earlier runs included.",
-        ),
-        option(
-            "--budget",
-            type=Seconds(min=0, max=MOST_BUDGET_SECONDS),
-            default=DEFAULT_BUDGET_SECONDS,
-            show_default=True,
-            metavar="TIME",
-            help="Search time for each problem, earlier runs included: seconds, 90s, 2m, 1h. 0 is no limit."
-            " Finals and full verifications take more.",
-        ),
-    ):
-        function = added(function)
-    return function
+_limit_option = partial(
+    option,
+    type=Seconds(min=0, min_open=True, max=MOST_LIMIT_SECONDS),
+    show_default=True,
+    metavar="TIME",
+)
+
+
+_UNITS = "seconds, or with a unit, such as 2m."
+tuning_options = added(
+    option(
+        "--budget",
+        type=Seconds(min=0, max=MOST_BUDGET_SECONDS),
+        default=DEFAULT_BUDGET_SECONDS,
+        show_default=True,
+        metavar="TIME",
+        help="Search time for each problem, earlier runs included: seconds, 90s, 2m, 1h. 0 is no limit."
+        " Finals and full verifications take more.",
+    ),
+    option(
+        "--max-trials",
+        type=WholeNumber(min=1),
+        metavar="N",
+        help="The most configurations to try for each problem, earlier runs included.",
+    ),
+    option(
+        "--seed",
+        type=WholeNumber(0, MOST_SEED),
+        default=0,
+        show_default=True,
+        help="Seed of the input matrices, and of the order of configurations.",
+    ),
+    _limit_option(
+        "--compile-limit",
+        default=DEFAULT_COMPILE_LIMIT_SECONDS,
+        help=f"Time limit for compiling one configuration: {_UNITS}",
+    ),
+    _limit_option(
+        "--run-limit",
+        default=DEFAULT_RUN_LIMIT_SECONDS,
+        help=f"Time limit of each stage of a trial (verifying, timing): {_UNITS}",
+    ),
+    cache_option(
+        Cache.DIRTY,
+        "State of a GPU's L2 before a trial is timed. clean: full of lines that were read. dirty: full of lines"
+        " that were written, as in most programs. warm: with the operands that fit. Finals measure clean and"
+        " dirty too.",
+    ),
+)
+
+
+SELECTING = ("device", "products", "dtype", "op", "layout", "cache")  # arguments of `best`
 
 
 def selection_options(function: F) -> F:
     """Add options that filter stored results: --device, --shapes, --dtype, --op, --layout and --cache.
 
-    The command receives their values as one dictionary, `which`.
+    The command receives them as a dictionary of arguments of `best`, `which`.
     """
 
     @wraps(function)
-    def with_selection(
-        *arguments: Any,
-        device: str | None,
-        shapes: str | None,
-        dtypes: str | None,
-        ops: str | None,
-        layout: str | None,
-        cache: Cache | None,
-        **named: Any,
-    ) -> Any:
-        which = {
-            "device": device,
-            "products": shapes,
-            "dtype": dtypes,
-            "op": ops,
-            "layout": layout,
-            "cache": cache,
-        }
-        return function(*arguments, which=which, **named)
+    def with_selection(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, which={name: named.pop(name) for name in SELECTING}, **named)
 
-    for added in (
-        cache_option(
-            None,
-            "Only trials that were searched with the L2 in this state. Without it: each problem's state; of several"
-            " dirty, else clean. Finals time other states too, which `best --long` shows.",
+    decorated: Any = added(
+        stored_device_option,
+        option(
+            "--shapes",
+            "products",
+            metavar="MxNxK,...",
+            help="Only these shapes, written as for tuning, or problems as printed: 16x16x1000:f64:tn.",
         ),
+        option("--dtype", metavar="TYPE,...", shell_complete=completion.dtypes, help="Only these element types."),
+        option("--op", metavar="OP,...", shell_complete=completion.ops, help=f"Only these ops. {OP_SYNTAX}"),
         option(
             "--layout",
             type=Choice(LAYOUTS),
             help="Storage order that --op refers to, as for tuning. Without --op: only products whose C has it.",
         ),
-        option("--op", "ops", metavar="OP,...", shell_complete=completion.ops, help=f"Only these ops. {OP_SYNTAX}"),
-        option(
-            "--dtype",
-            "dtypes",
-            metavar="TYPE,...",
-            shell_complete=completion.dtypes,
-            help="Only these element types.",
+        cache_option(
+            None,
+            "Only trials that were searched with the L2 in this state. Without it: each problem's state; of several"
+            " dirty, else clean. Finals time other states too, which `best --long` shows.",
         ),
-        option(
-            "--shapes",
-            metavar="MxNxK,...",
-            help="Only these shapes, written as for tuning, or problems as printed: 16x16x1000:f64:tn.",
-        ),
-        stored_device_option,
-    ):
-        with_selection = added(with_selection)
-    return with_selection  # type: ignore[return-value]
+    )(with_selection)
+    return decorated  # type: ignore[no-any-return]

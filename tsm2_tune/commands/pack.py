@@ -131,8 +131,8 @@ def _print(found: Packed) -> None:
         [kind, dtype, str(len(one.tuned) or "-"), number_text(mean(one.tuned), 2), *_gain_cells(one.leave_one_out)]
         for (kind, dtype), one in found.gains.items()
     ]
-    heads = ["kind", "type", "tuned", "x gemm", "leave-one-out", "x gemm", "slower", "worst"]
-    tables.print_table(console, heads, cells, right=(2, 3, 4, 5, 6, 7))
+    heads = ("kind", "type", "tuned", "x gemm", "leave-one-out", "mean", "slower", "worst")
+    tables.print_table(console, tables.columns(*heads), cells)
     tables.print_line(
         console,
         "x gemm: times as fast as cuBLAS's gemm; slower: by over 3 %, by leave-one-out; -: not measured",
@@ -186,8 +186,8 @@ def _print_check(name: str, found: PackCheck) -> None:
     for (kind, dtype), part in found.parts.items():
         vendor = str(sum(not one.config for one in part.products)) if part.gains else "-"
         cells.append([kind, dtype, *_gain_cells(part.gains), vendor, part.trust or "-"])
-    heads = ["kind", "type", "products", "x cuBLAS", "slower", "worst", "left to cuBLAS", "trust"]
-    tables.print_table(console, heads, cells, right=(2, 3, 4, 5, 6))
+    heads = ("kind", "type", "products", "x cuBLAS", "slower", "worst", "left to cuBLAS", "trust")
+    tables.print_table(console, tables.columns(*heads), cells)
     tables.print_line(
         console,
         "x cuBLAS: times as fast as cuBLAS; slower: by over 3 %; left to cuBLAS: the module calls cuBLAS, x cuBLAS is"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -203,12 +203,17 @@ def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
 
 def _print_table(console: Console, seen: Sequence[Seen], title: str) -> None:
     """Print a table of GEMM calls, one row per shape. Print nothing if `seen` is empty."""
-    heads = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
-    cells = []
-    for one in seen:
-        numbers = [f"{median(samples):.1f}" if samples else "-" for samples in (one.cublas_us, one.taken_us)]
-        why = one.reason if one.lost else ""
-        cells.append([one.routine, one.dtype, one.op, one.shape_text, str(one.calls), str(one.taken), *numbers, why])
-    if cells:
+    columns: dict[str, Callable[[Seen], str]] = {
+        "routine": lambda one: one.routine,
+        "type": lambda one: one.dtype,
+        "op": lambda one: one.op,
+        "m x n x k": lambda one: one.shape_text,
+        "calls": lambda one: str(one.calls),
+        "taken": lambda one: str(one.taken),
+        "cuBLAS us": lambda one: f"{median(one.cublas_us):.1f}" if one.cublas_us else "-",
+        "kernel us": lambda one: f"{median(one.taken_us):.1f}" if one.taken_us else "-",
+        "why left": lambda one: one.reason if one.lost else "",
+    }
+    if seen:
         tables.print_line(console, title)
-        tables.print_table(console, heads, cells, right=range(3, 8))
+        tables.print_table(console, columns, seen)

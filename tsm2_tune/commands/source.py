@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import click
 
-from tsm2_tune.api.parse import (
-    LAYOUTS,
-    OP_SYNTAX,
-)
+from tsm2_tune.api.parse import LAYOUTS, OP_SYNTAX
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import (
-    Choice,
-    is_given,
-    math_option,
-    results_option,
-)
+from tsm2_tune.commands.options import Choice, is_given, math_option, results_option
 from tsm2_tune.commands.results.forget import TrialNumber
 from tsm2_tune.console.printable import tell
 

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 import tsm2_tune
-from tsm2_tune.api.parse import (
-    LARGE_SQUARE,
-    family_names,
-    problems_of,
-    thresholds_of,
-)
+from tsm2_tune.api.parse import LARGE_SQUARE
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import (
     family_options,
@@ -29,6 +24,7 @@ from tsm2_tune.console.printable import tell
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 if TYPE_CHECKING:
+    from tsm2_tune.generator.problem import Problem
     from tsm2_tune.generator.space.guidelines import Thresholds
     from tsm2_tune.generator.space.space import SearchSpace
 
@@ -46,7 +42,7 @@ NOT_OF_AN_AUDIT = {
 
 @click.command(cls=Command)
 @planning_device_option
-@shapes_options(required=False)
+@shapes_options(default=LARGE_SQUARE)
 @family_options
 @option("--families", "is_of_families", is_flag=True, help="List the kernel families and what each is for.")
 @option("--explain", is_flag=True, help="Print the reason of each rule, and the rules that drop nothing.")
@@ -64,13 +60,9 @@ NOT_OF_AN_AUDIT = {
 def space(
     ctx: click.Context,
     spec: str | None,
-    shapes: str | None,
-    dtypes: str,
-    ops: str,
-    layout: str,
-    math: str,
-    families: str | None,
-    guidelines: str | None,
+    problems: tuple[Problem, ...],
+    family: tuple[str, ...],
+    guidelines: Thresholds,
     explain: bool,
     as_lines: bool,
     is_audit: bool,
@@ -94,15 +86,15 @@ def space(
         _print_families(as_json=as_json)
         return
     if is_audit:
-        _audit(spec, database, thresholds_of(guidelines), family_names(families), as_json=as_json)
+        _audit(spec, database, guidelines, family, as_json=as_json)
         return
-    chosen, names = thresholds_of(guidelines), family_names(families)
-    problems = problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math)
     from tsm2_tune.console import plan_tables  # slow: import after arguments are checked
     from tsm2_tune.tuner.device.target import default_spec, limits_of
 
     limits = limits_of(default_spec() if spec is None else spec)
-    searched = [tsm2_tune.plan_space(problem, device=limits, family=names, guidelines=chosen) for problem in problems]
+    searched = [
+        tsm2_tune.plan_space(problem, device=limits, family=family, guidelines=guidelines) for problem in problems
+    ]
     if as_lines:
         for one in searched:
             _print_kept(one)
@@ -112,7 +104,7 @@ def space(
         return
     for one in searched:
         plan_tables.print_space(one, tables.console(), explain=explain)
-    if shapes is None:
+    if not (is_given(ctx, "shapes") or is_given(ctx, "items")):
         tell(f"no shape is named: this is {LARGE_SQUARE}; for another: tsm2-tune space 20480x16x20480")
 
 
@@ -141,7 +133,7 @@ def _print_families(*, as_json: bool) -> None:
         (name, "only by name" if one.only_by_name else "", ", ".join(one.dtypes), one.summary)
         for name, one in FAMILIES.items()
     ]
-    tables.print_table(tables.console(), ("family", "searched", "types", "what it does"), cells)
+    tables.print_table(tables.console(), tables.columns("family", "searched", "types", "what it does"), cells)
 
 
 def _refuse_unused(ctx: click.Context, is_audit: bool, is_of_families: bool) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from tsm2_tune.console.tables import print_line, print_table
@@ -29,7 +30,7 @@ def audit_facts(found: Audit, limits: DeviceLimits, database: str) -> dict[str, 
                 "rule": one.rule,
                 "would_drop": one.would_drop,
                 "problems": one.problems,
-                "mean_cost": _mean(one.costs),
+                "mean_cost": mean(one.costs) if one.costs else None,
                 "worst_cost": max(one.costs, default=None),
                 "dropped_winners": [_dropped_facts(dropped) for dropped in one.dropped],
             }
@@ -52,10 +53,6 @@ def _dropped_facts(dropped: DroppedWinner) -> dict[str, Any]:
         "kept_us": dropped.kept_us,
         "cost": dropped.cost,
     }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def print_audit(found: Audit, limits: DeviceLimits, database: str, console: Console) -> None:
@@ -81,22 +78,16 @@ def print_audit(found: Audit, limits: DeviceLimits, database: str, console: Cons
 
 def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) -> None:
     """Print one row for each guideline, then one row for each winner that a guideline would have dropped."""
-    cells = []
-    for one in guidelines:
-        mean, costs = _mean(one.costs), one.costs
-        cells.append(
-            (
-                one.rule,
-                str(one.would_drop),
-                str(one.problems),
-                str(len(one.dropped)),
-                str(len(one.dropped) - len(costs)),
-                "" if mean is None else f"{mean:.3f}",
-                f"{max(costs):.3f}" if costs else "",
-            )
-        )
-    heads = ("guideline", "would drop", "problems", "winners dropped", "cost unknown", "mean cost", "worst cost")
-    print_table(console, heads, cells, right=(1, 2, 3, 4, 5, 6))
+    columns: dict[str, Callable[[GuidelineAudit], str]] = {
+        "guideline": lambda one: one.rule,
+        "would drop": lambda one: str(one.would_drop),
+        "problems": lambda one: str(one.problems),
+        "winners dropped": lambda one: str(len(one.dropped)),
+        "cost unknown": lambda one: str(len(one.dropped) - len(one.costs)),
+        "mean cost": lambda one: f"{mean(one.costs):.3f}" if one.costs else "",
+        "worst cost": lambda one: f"{max(one.costs):.3f}" if one.costs else "",
+    }
+    print_table(console, columns, guidelines)
     unseen = [one.rule for one in guidelines if not one.would_drop and one.rule != ALL]
     if unseen:
         print_line(
@@ -107,46 +98,43 @@ def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) ->
     if not dropped:
         return
     print_line(console, "")
-    cells = [
-        (
-            winner.problem.text,
-            rule,
-            winner.winner.text,
-            f"{winner.winner_us:.1f}",
-            "none measured" if winner.kept is None else winner.kept.text,
-            "" if winner.kept_us is None else f"{winner.kept_us:.1f}",
-            "" if winner.cost is None else f"{winner.cost:.3f}",
-        )
-        for rule, winner in dropped
-    ]
-    heads = ("problem", "guideline", "dropped winner", "us", "fastest kept", "us kept", "cost")
-    print_table(console, heads, cells, right=(3, 5, 6))
+    costs: dict[str, Callable[[tuple[str, DroppedWinner]], str]] = {
+        "problem": lambda row: row[1].problem.text,
+        "guideline": lambda row: row[0],
+        "dropped winner": lambda row: row[1].winner.text,
+        "us": lambda row: f"{row[1].winner_us:.1f}",
+        "fastest kept": lambda row: "none measured" if row[1].kept is None else row[1].kept.text,
+        "us kept": lambda row: "" if row[1].kept_us is None else f"{row[1].kept_us:.1f}",
+        "cost": lambda row: "" if row[1].cost is None else f"{row[1].cost:.3f}",
+    }
+    print_table(console, costs, dropped)
 
 
 def _print_estimates(estimates: Sequence[Estimate], console: Console) -> None:
     """Print a table of the estimates' errors, with one row for each kernel family and estimated quantity."""
-    cells = [
-        (
-            one.family,
-            one.quantity,
-            str(one.trials),
-            f"{one.mean:+.1f}",
-            f"{100 * one.under / one.trials:.0f} %",
-            f"{one.worst:+d}",
-            str(one.spilled),
-            one.worst_config.text,
-            one.worst_problem.text,
-        )
-        for one in estimates
-    ]
+    columns: dict[str, Callable[[Estimate], str]] = {
+        "family": lambda one: one.family,
+        "estimate of": lambda one: one.quantity,
+        "trials": lambda one: str(one.trials),
+        "mean error": lambda one: f"{one.mean:+.1f}",
+        "too low": lambda one: f"{100 * one.under / one.trials:.0f} %",
+        "worst": lambda one: f"{one.worst:+d}",
+        "spilled": lambda one: str(one.spilled),
+        "worst of": lambda one: one.worst_config.text,
+        "on": lambda one: one.worst_problem.text,
+    }
     print_line(console, "")
-    heads = ("family", "estimate of", "trials", "mean error", "too low", "worst", "spilled", "worst of", "on")
-    print_table(console, heads, cells, right=(2, 3, 4, 5, 6))
+    print_table(console, columns, estimates)
 
 
 def _print_rules(rules: Sequence[RuleAudit], console: Console) -> None:
     """Print one row for each rule that decides differently with a compiled kernel's resources than with estimates."""
-    cells = [(one.rule, one.kind, str(one.trials), str(one.wrongly_kept), str(one.wrongly_dropped)) for one in rules]
+    columns: dict[str, Callable[[RuleAudit], str]] = {
+        "rule": lambda one: one.rule,
+        "kind": lambda one: one.kind,
+        "trials": lambda one: str(one.trials),
+        "kept by the estimate alone": lambda one: str(one.wrongly_kept),
+        "dropped by it alone": lambda one: str(one.wrongly_dropped),
+    }
     print_line(console, "")
-    heads = ("rule", "kind", "trials", "kept by the estimate alone", "dropped by it alone")
-    print_table(console, heads, cells, right=(2, 3, 4))
+    print_table(console, columns, rules)

@@ -10,12 +10,10 @@ from rich.console import Console
 
 from tsm2_tune.console.cross_timing import PairProgress, counted
 from tsm2_tune.console.printable import one_line
-from tsm2_tune.console.tables import print_line, print_table
+from tsm2_tune.console.tables import columns, print_line, print_table
 from tsm2_tune.tuner.export.kernel_sets.losses import Selected, percent
 from tsm2_tune.tuner.export.kernel_sets.smallest_set import ChoiceStarted, ExportEvent, KernelsChosen
-from tsm2_tune.tuner.runs.events import (
-    Noted,
-)
+from tsm2_tune.tuner.runs.events import Noted
 
 
 class ExportProgress:
@@ -56,7 +54,6 @@ def print_selected(selected: Selected, console: Console, why: str = "") -> None:
     proven = "" if selected.is_proven else " (fewer may suffice: the search stopped early)"
     within = f"within {percent(selected.within)} of the best time{proven}"
     print_line(console, f"{selected.device}, {selected.dtype} {selected.op}: {keeps} {within}")
-    heads = ("kernels", "shapes served", "worst loss", "mean loss", "")
     cells = [
         (
             str(len(row.kernels)),
@@ -67,12 +64,12 @@ def print_selected(selected: Selected, console: Console, why: str = "") -> None:
         )
         for row in selected.table
     ]
-    print_table(console, heads, cells, right=range(4))
+    print_table(console, columns("kernels", "shapes served", "worst loss", "mean loss", ""), cells)
     of_kernel: dict[str, list[float]] = defaultdict(list)
     for kernel, loss in zip(selected.kernels, selected.losses, strict=True):
         of_kernel[kernel].append(loss)
     served = [(kernel, str(len(losses)), percent(max(losses))) for kernel, losses in sorted(of_kernel.items())]
-    print_table(console, ("kernel", "shapes", "worst loss"), served, right=(1, 2))
+    print_table(console, columns("kernel", "shapes", "worst loss"), served)
     if why and selected.unmeasured:
         pairs = counted(selected.unmeasured, "kernel-shape pair")
         text = f"{pairs} not measured or not verified in full, counted as too slow ({one_line(why)})"

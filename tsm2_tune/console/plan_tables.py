@@ -6,7 +6,7 @@ The ladder is a sequence of kernels from a published article, each with one opti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from tsm2_tune.tuner.results.trial import TuningRun
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tsm2_tune.generator.paper_model import ModelChoice
+    from tsm2_tune.generator.space.rules import Rule
     from tsm2_tune.generator.space.space import SearchSpace
     from tsm2_tune.tuner.search.ladder import Rung
 
@@ -56,11 +58,16 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
     """
     kept = f"{len(space.kept)} of {space.total} configurations kept"
     print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
-    heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
     dropped = [(rule, count) for rule, count in space.dropped if count or explain]
-    cells = [(str(count), rule.name, rule.kind, rule.because)[: len(heads)] for rule, count in dropped]
-    if cells:
-        print_table(console, heads, cells, right=(0,))
+    columns: dict[str, Callable[[tuple[Rule, int]], str]] = {
+        "dropped": lambda row: str(row[1]),
+        "rule": lambda row: row[0].name,
+        "kind": lambda row: row[0].kind,
+    }
+    if explain:
+        columns["because"] = lambda row: row[0].because
+    if dropped:
+        print_table(console, columns, dropped)
     idle = len(space.dropped) - len(dropped)
     if idle:
         print_line(console, f"{idle} more rules drop nothing here: --explain lists them")
@@ -82,19 +89,20 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
 
 def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:
     """Print a table of devices: `found` contains each device's short name, its kind and its limits."""
-    cells = [
-        (
-            spec,
-            kind,
-            limits.name,
-            "-" if limits.compute_capability == HOST else ".".join(map(str, limits.compute_capability)),
-            str(limits.sms),
-            f"{limits.memory_bytes / GIB:.1f}",
-            f"{limits.dram_gbytes_per_s:.0f}",
-        )
-        for spec, kind, limits in found
-    ]
-    print_table(console, ("device", "kind", "name", "capability", "SMs", "GiB", "GB/s"), cells, right=(4, 5, 6))
+    columns: dict[str, Callable[[tuple[str, str, DeviceLimits]], str]] = {
+        "device": lambda row: row[0],
+        "kind": lambda row: row[1],
+        "name": lambda row: row[2].name,
+        "capability": lambda row: _capability(row[2]),
+        "SMs": lambda row: str(row[2].sms),
+        "GiB": lambda row: f"{row[2].memory_bytes / GIB:.1f}",
+        "GB/s": lambda row: f"{row[2].dram_gbytes_per_s:.0f}",
+    }
+    print_table(console, columns, found)
+
+
+def _capability(limits: DeviceLimits) -> str:
+    return "-" if limits.compute_capability == HOST else ".".join(map(str, limits.compute_capability))
 
 
 def data_sheet_text(limits: DeviceLimits) -> str:
@@ -134,25 +142,18 @@ def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, co
     `source` says where the device's rates come from.
     """
     print_line(console, f"{limits.name}, {source}")
-    heads = (
-        "problem", "least bytes", "flops", "flops/byte", "balance", "unit", "TFLOP/s", "bound", "least us",
-    )  # fmt: skip
-    cells = [
-        (
-            one.problem.text,
-            f"{roofline.least_bytes:.4g}",
-            f"{roofline.flops:.4g}",
-            f"{roofline.intensity:.4g}",
-            f"{roofline.balance:.4g}",
-            roofline.unit,
-            f"{roofline.gflops / 1e3:.4g}",
-            roofline.bound,
-            f"{roofline.least_us:.4g}",
-        )
-        for one in found
-        for roofline in (one.roofline,)
-    ]
-    print_table(console, heads, cells, right=(1, 2, 3, 4, 6, 8))
+    columns: dict[str, Callable[[Modelled], str]] = {
+        "problem": lambda one: one.problem.text,
+        "least bytes": lambda one: f"{one.roofline.least_bytes:.4g}",
+        "flops": lambda one: f"{one.roofline.flops:.4g}",
+        "flops/byte": lambda one: f"{one.roofline.intensity:.4g}",
+        "balance": lambda one: f"{one.roofline.balance:.4g}",
+        "unit": lambda one: one.roofline.unit,
+        "TFLOP/s": lambda one: f"{one.roofline.gflops / 1e3:.4g}",
+        "bound": lambda one: one.roofline.bound,
+        "least us": lambda one: f"{one.roofline.least_us:.4g}",
+    }
+    print_table(console, columns, found)
     for one in found:
         if one.roofline.least_bytes > limits.memory_bytes:
             gib = f"{one.roofline.least_bytes / GIB:.1f} GiB, {limits.name} has {limits.memory_bytes / GIB:.1f} GiB"
@@ -162,30 +163,24 @@ def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, co
 
 def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
     """Print the parameters that the TSM2 paper's model chooses, and the problems to which it does not apply."""
-    cells = [
-        (
-            one.problem.text,
-            str(choice.t1),
-            str(choice.t2),
-            str(choice.t3),
-            str(choice.threads_per_sm),
-            f"{choice.t2_threshold:.4g}",
-            f"{choice.t2_threshold_fma:.4g}",
-            choice.bound,
-            f"{100 * choice.memory_utilisation:.0f}",
-            f"{100 * choice.arithmetic_utilisation:.0f}",
-            f"{choice.time_us:.4g}",
-        )
-        for one in found
-        if (choice := one.tsm2) is not None
-    ]
-    heads = (
-        "problem", "t1", "t2", "t3", "threads/SM", "t2 limit", "with FMA", "bound", "% memory", "% arithmetic", "us",
-    )  # fmt: skip
-    if cells:
+    chosen = [(one.problem.text, one.tsm2) for one in found if one.tsm2 is not None]
+    columns: dict[str, Callable[[tuple[str, ModelChoice]], str]] = {
+        "problem": lambda row: row[0],
+        "t1": lambda row: str(row[1].t1),
+        "t2": lambda row: str(row[1].t2),
+        "t3": lambda row: str(row[1].t3),
+        "threads/SM": lambda row: str(row[1].threads_per_sm),
+        "t2 limit": lambda row: f"{row[1].t2_threshold:.4g}",
+        "with FMA": lambda row: f"{row[1].t2_threshold_fma:.4g}",
+        "bound": lambda row: row[1].bound,
+        "% memory": lambda row: f"{100 * row[1].memory_utilisation:.0f}",
+        "% arithmetic": lambda row: f"{100 * row[1].arithmetic_utilisation:.0f}",
+        "us": lambda row: f"{row[1].time_us:.4g}",
+    }
+    if chosen:
         for line in TSM2_LINES:
             print_line(console, line)
-        print_table(console, heads, cells, right=(1, 2, 3, 4, 5, 6, 8, 9, 10))
+        print_table(console, columns, chosen)
     below = [one.problem.text for one in found if one.tsm2 and one.tsm2.time_us < one.roofline.least_us]
     if below:
         print_line(
@@ -201,20 +196,20 @@ def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: 
     from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
 
     print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")
-    heads = ("step", "configuration", "us", "GFLOP/s", "x before", "x first", "% of floor")
-    published = ("published GFLOP/s", "published x before", "published x first")
     rates = [rung.step.published_gflops for rung in rungs]
-    cells = [
-        (
-            rung.step.name,
-            rung.best.trial.config.text if rung.best else _not_right(rung.tried),
-            *map(_number, (rung.median_us, rung.gflops, rung.speedup_over_previous, rung.speedup_over_first)),
-            _number(rung.percent_of_floor),
-            *map(_number, (rate, rate / before if before else None, rate / rates[0])),
-        )
-        for rung, rate, before in zip(rungs, rates, [None, *rates], strict=False)
-    ]
-    print_table(console, (*heads, *published), cells, right=range(2, 10))
+    columns: dict[str, Callable[[tuple[Rung, float, float | None]], str]] = {
+        "step": lambda row: row[0].step.name,
+        "configuration": lambda row: row[0].best.trial.config.text if row[0].best else _not_right(row[0].tried),
+        "us": lambda row: _number(row[0].median_us),
+        "GFLOP/s": lambda row: _number(row[0].gflops),
+        "x before": lambda row: _number(row[0].speedup_over_previous),
+        "x first": lambda row: _number(row[0].speedup_over_first),
+        "% of floor": lambda row: _number(row[0].percent_of_floor),
+        "published GFLOP/s": lambda row: _number(row[1]),
+        "published x before": lambda row: _number(row[2] and row[1] / row[2]),
+        "published x first": lambda row: _number(row[1] / rates[0]),
+    }
+    print_table(console, columns, zip(rungs, rates, [None, *rates[:-1]], strict=True))
 
 
 def _not_right(tried: int) -> str:

@@ -6,14 +6,22 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from operator import itemgetter
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tsm2_tune.console.printable import printable
-from tsm2_tune.console.winner_columns import columns_of, device_text, long_columns_of, summary_text, uniform_text
+from tsm2_tune.console.winner_columns import (
+    DROPPED,
+    columns_of,
+    device_text,
+    long_columns_of,
+    summary_text,
+    uniform_text,
+)
 
 if TYPE_CHECKING:  # slow to import, so functions import it
     from rich.console import Console
@@ -21,6 +29,8 @@ if TYPE_CHECKING:  # slow to import, so functions import it
 
     from tsm2_tune.tuner.results.best_view import BestRow
 
+T = TypeVar("T")
+NUMBER = re.compile(r"([-+]?[0-9][0-9.,]*(e[-+]?[0-9]+)?(%| \S+)?)?|-")  # a cell of a right-aligned column
 GAP = "  "  # between columns, and between the cells of a record
 LEAST_TEXT_WIDTH = 20  # least width of a column whose text is wrapped
 
@@ -89,112 +99,91 @@ def winners_table(
         winners = [row for row in every if row in first]
         if not winners:
             continue
-        columns = long_columns_of(winners) if is_long else columns_of(winners)
         uniform = "" if is_long else uniform_text(winners)
         print_line(console, f"{heading}: {uniform}" if uniform else heading)
-        print_table(
-            console,
-            [one.head for one in columns],
-            [[one.text(row) for one in columns] for row in winners],
-            right=[place for place, one in enumerate(columns) if one.is_number],
-            dropped=sorted((at for at, one in enumerate(columns) if one.dropped), key=lambda at: columns[at].dropped),
-            styles=["yellow" if row.x_cublas is not None and row.x_cublas < 1 else "" for row in winners],
-        )
+        if is_long:
+            print_table(console, long_columns_of(winners), winners, style=_style)
+        else:
+            print_table(console, columns_of(winners), winners, dropped=DROPPED, style=_style)
         cut = f"{len(winners)} of {len(every)} winners shown" if len(winners) < len(every) else ""
         if closing := "; ".join(filter(None, (summary_text(every), cut))):
             print_line(console, closing)
 
 
+def columns(*heads: str) -> dict[str, Callable[[Sequence[str]], str]]:
+    """Return the columns of a table whose rows are the cells."""
+    return {head: itemgetter(place) for place, head in enumerate(heads)}
+
+
+def _style(row: BestRow) -> str:
+    return "yellow" if row.x_cublas is not None and row.x_cublas < 1 else ""
+
+
 def print_table(
     console: Console,
-    heads: Sequence[str],
-    cells: Sequence[Sequence[str]],
+    columns: Mapping[str, Callable[[T], str]],
+    rows: Iterable[T],
     *,
-    right: Sequence[int] = (),
-    dropped: Sequence[int] = (),
-    styles: Sequence[str] = (),
+    dropped: Sequence[str] = (),
+    style: Callable[[T], str] = lambda row: "",
 ) -> None:
-    """Print a table. No cell is ever cut. `right` are the right-aligned columns, `styles` the styles of the rows.
+    """Print a table. `columns` are functions that return a row's cell, by heading. No cell is ever cut.
 
     If the table does not fit the terminal: omit the ruled lines, then the `dropped` columns one after another. If it
     still does not fit, wrap the widest text column between words, or print each row as a record of several lines. If
-    the output is no terminal, print the whole table without ruled lines.
+    the output is no terminal, print the whole table without ruled lines. Columns of numbers are right-aligned.
     """
     from rich.cells import cell_len
 
-    cells = [[printable(cell).replace("\n", " ") for cell in row] for row in cells]
-    styles = styles or [""] * len(cells)
-    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    rows = list(rows)
+    styles = list(map(style, rows))
+    cells = {head: [printable(text(row)).replace("\n", " ") for row in rows] for head, text in columns.items()}
+    right = {head for head, column in cells.items() if all(map(NUMBER.fullmatch, column))}
+    widths = {head: max(map(cell_len, [head, *column])) for head, column in cells.items()}
+    for head in dropped:
+        if console.is_terminal and not _fits(widths, console.width) and head in widths:
+            del cells[head], widths[head]
     room = console.width - 3 * len(widths) - 1  # without the ruled lines and the spaces next to them
-    while dropped and console.is_terminal and not _fits(widths, console.width):
-        gone, *rest = dropped
-        heads, *cells = ([cell for at, cell in enumerate(row) if at != gone] for row in (heads, *cells))
-        right, dropped = (_without(gone, places) for places in (right, rest))
-        widths = [width for at, width in enumerate(widths) if at != gone]
-    if console.is_terminal and sum(widths) <= room:
-        console.print(_lined(heads, cells, widths, right, styles))
-    elif not console.is_terminal or _fits(widths, console.width):
-        for row, style in zip((heads, *cells), ("", *styles), strict=True):
-            print_line(console, _aligned(row, widths, right), style)
-    elif (folded := _folded(room, cells, widths, right)) is not None:
-        console.print(_lined(heads, cells, folded, right, styles))
-    else:
-        for row, style in zip(cells, styles, strict=True):
-            print_line(console, _record(heads, row, console.width), style)
+    if console.is_terminal and (sum(widths.values()) <= room or not _fits(widths, console.width)):
+        widest = max(widths, key=lambda head: (head not in right, widths[head]))
+        words = [cell_len(word) for cell in cells[widest] for word in cell.split()]
+        width = min(widths[widest], room - sum(widths.values()) + widths[widest])
+        if width == widths[widest] or (widest not in right and width >= max([LEAST_TEXT_WIDTH, *words])):
+            console.print(_lined(cells, widths | {widest: width}, right, styles))
+        else:
+            for row, style_of_row in zip(zip(*cells.values(), strict=True), styles, strict=True):
+                print_line(console, _record(list(cells), row, console.width), style_of_row)
+        return
+    for row, style_of_row in zip((tuple(cells), *zip(*cells.values(), strict=True)), ("", *styles), strict=True):
+        print_line(console, _aligned(row, widths, right), style_of_row)
 
 
-def _fits(widths: Sequence[int], width: int) -> bool:
+def _fits(widths: Mapping[str, int], width: int) -> bool:
     """Return whether columns of these widths, without ruled lines, fit a terminal of `width` characters."""
-    return sum(widths) + len(GAP) * (len(widths) - 1) <= width
-
-
-def _without(gone: int, places: Sequence[int]) -> list[int]:
-    """Return the column indices `places`, adjusted after the column with the index `gone` was removed."""
-    return [at - (at > gone) for at in places if at != gone]
+    return sum(widths.values()) + len(GAP) * (len(widths) - 1) <= width
 
 
 def _lined(
-    heads: Sequence[str],
-    cells: Sequence[Sequence[str]],
-    widths: Sequence[int],
-    right: Sequence[int],
-    styles: Sequence[str],
+    cells: Mapping[str, Sequence[str]], widths: Mapping[str, int], right: Collection[str], styles: Sequence[str]
 ) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     table = Table()
-    for number, (head, width) in enumerate(zip(heads, widths, strict=True)):
-        table.add_column(head, justify="right" if number in right else "left", width=width)
-    for row, style in zip(cells, styles, strict=True):
-        table.add_row(*map(Text, row), style=style or None)
+    for head, width in widths.items():
+        table.add_column(head, justify="right" if head in right else "left", width=width)
+    for row, style_of_row in zip(zip(*cells.values(), strict=True), styles, strict=True):
+        table.add_row(*map(Text, row), style=style_of_row or None)
     return table
 
 
-def _folded(
-    room: int, cells: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[int]
-) -> list[int] | None:
-    """Return column widths with the sum `room`, so that only the widest text column has to be wrapped.
-
-    Return None if that column would be too narrow for one of its words.
-    """
-    from rich.cells import cell_len
-
-    widest = max(range(len(widths)), key=lambda number: (number not in right, widths[number]))
-    width = room - (sum(widths) - widths[widest])
-    words = [cell_len(word) for row in cells for word in row[widest].split()]
-    if widest in right or width < max([LEAST_TEXT_WIDTH, *words]):
-        return None
-    return [width if number == widest else own for number, own in enumerate(widths)]
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> str:
+def _aligned(row: Sequence[str], widths: Mapping[str, int], right: Collection[str]) -> str:
     from rich.cells import cell_len
 
     padded = []
-    for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+    for cell, (head, width) in zip(row, widths.items(), strict=True):
         padding = " " * (width - cell_len(cell))
-        padded.append(padding + cell if number in right else cell + padding)
+        padded.append(padding + cell if head in right else cell + padding)
     return GAP.join(padded).rstrip()
 
 

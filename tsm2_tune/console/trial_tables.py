@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tsm2_tune.console.printable import one_line
 from tsm2_tune.console.tables import print_hanging, print_line, print_table
-from tsm2_tune.console.winner_columns import layout_text, product_text
+from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
 from tsm2_tune.tuner.export.tables import facts_of
 
 if TYPE_CHECKING:
@@ -26,22 +26,17 @@ def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) 
     if as_json:
         console.print_json(json.dumps([facts_of(row) for row in rows]), ensure_ascii=True)
         return
-    cells = [
-        (
-            str(row.id),
-            row.device,
-            row.problem,
-            row.config,
-            row.outcome,
-            row.cache,
-            "" if row.median_us is None else f"{row.median_us:.1f}",
-            one_line(row.detail, 60),
-        )
-        for row in rows
-    ]
-    print_table(
-        console, ("trial", "device", "problem", "configuration", "outcome", "L2", "us", "detail"), cells, right=(0, 6)
-    )
+    columns: dict[str, Callable[[TrialLine], str]] = {
+        "trial": lambda row: str(row.id),
+        "device": lambda row: row.device,
+        "problem": lambda row: row.problem,
+        "configuration": lambda row: row.config,
+        "outcome": lambda row: row.outcome,
+        "L2": lambda row: row.cache,
+        "us": lambda row: "" if row.median_us is None else f"{row.median_us:.1f}",
+        "detail": lambda row: one_line(row.detail, 60),
+    }
+    print_table(console, columns, rows)
 
 
 def trial_facts(record: TrialRecord) -> dict[str, Any]:
@@ -123,8 +118,7 @@ def _summary(record: TrialRecord) -> Iterator[tuple[str, str]]:
 
 def _time_text(measured_in: tuple[int, Measurement]) -> str:
     number, one = measured_in
-    reach = 100 * max(one.high_us / one.median_us - 1, 1 - one.low_us / one.median_us)
-    return f"{one.median_us:.6g} us +- {reach:.1f} % {one.cache} in round {number}"
+    return f"{one.median_us:.6g} us +- {spread_percent(one):.1f} % {one.cache} in round {number}"
 
 
 def _floor_text(trial: Trial, rounds: Sequence[tuple[int, Measurement]]) -> str:

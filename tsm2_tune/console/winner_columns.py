@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from tsm2_tune.generator.device.roofline import rate_text
@@ -64,41 +64,48 @@ def summary_text(rows: Sequence[BestRow]) -> str:
     found = [row.x_cublas for row in rows if row.x_cublas is not None]
     if not found:
         return ""
-    mean = math.exp(math.fsum(map(math.log, found)) / len(found))
     faster = sum(one >= 1 for one in found)
-    return f"geometric mean {mean:.2f} x cuBLAS: {faster} faster, {len(found) - faster} slower"
+    return f"geometric mean {geometric_mean(found):.2f} x cuBLAS: {faster} faster, {len(found) - faster} slower"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table of winners."""
-
-    head: str
-    text: Callable[[BestRow], str]
-    is_number: bool = True
-    dropped: int = 0  # order in which columns are omitted on a narrow terminal; 0: never
+Columns = dict[str, Callable[["BestRow"], str]]  # the functions that return a row's cell, by heading
+DROPPED = ("+- %", "cuBLAS us", "% floor", "trial")  # the columns to omit on a narrow terminal, in this order
 
 
-def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
+def columns_of(rows: Sequence[BestRow]) -> Columns:
     """Return the columns of the short table of winners.
 
     If the product or the layout differs between rows, one of the columns shows it.
     """
-    is_beside_vendor = any(row.vendor_us is not None for row in rows)
-    columns = (
-        Column("shape", lambda row: row.problem.shape, is_number=False),
-        Column("type", lambda row: row.dtype, is_number=False),
-        *_differing(rows),
-        Column("us", lambda row: _us_text(row.median_us)),
-        Column("+- %", lambda row: f"{spread_percent(row):.1f}", dropped=2),
-        Column("cuBLAS us", _vendor_text, dropped=3) if is_beside_vendor else None,
-        Column("x", table_cells.x_cublas) if is_beside_vendor else None,
-        Column("% floor", lambda row: f"{row.percent_of_floor:.1f}", dropped=4),
-        Column("family", lambda row: row.family, is_number=False),
-        Column("trial", lambda row: str(row.trial_id), dropped=5),
-        _if_any(rows, Column("note", state_text, is_number=False)),
-    )
-    return tuple(filter(None, columns))
+    return {
+        "shape": lambda row: row.problem.shape,
+        "type": lambda row: row.dtype,
+        **_differing(rows),
+        "us": lambda row: _us_text(row.median_us),
+        "+- %": lambda row: f"{spread_percent(row):.1f}",
+        **_beside_vendor(rows, _vendor_text),
+        "% floor": lambda row: f"{row.percent_of_floor:.1f}",
+        "family": lambda row: row.family,
+        "trial": lambda row: str(row.trial_id),
+        **_notes(rows),
+    }
+
+
+def long_columns_of(rows: Sequence[BestRow]) -> Columns:
+    """Return the columns of the long table of winners, which includes the configurations."""
+    return {
+        "problem": lambda row: row.problem.text,
+        "configuration": lambda row: row.config,
+        "us": lambda row: f"{row.median_us:.1f}",
+        "+- %": lambda row: f"{spread_percent(row):.1f}",
+        "rate": lambda row: rate_text(row.gbytes_per_s),
+        "% floor": lambda row: f"{row.percent_of_floor:.1f}",
+        **_beside_vendor(rows, table_cells.vendor_us),
+        **table_cells.other_states(rows, us="{} us", digits=1),
+        "ties": lambda row: str(row.ties),
+        "trial": lambda row: str(row.trial_id),
+        **_notes(rows),
+    }
 
 
 def _us_text(us: float) -> str:
@@ -110,48 +117,25 @@ def _vendor_text(row: BestRow) -> str:
     return table_cells.vendor_us(row, digits=1 if row.vendor_us is None or row.vendor_us < 1000 else 0)
 
 
+def _beside_vendor(rows: Sequence[BestRow], text: Callable[[BestRow], str]) -> Columns:
+    is_measured = any(row.vendor_us is not None for row in rows)
+    return {"cuBLAS us": text, "x": table_cells.x_cublas} if is_measured else {}
+
+
+def _notes(rows: Sequence[BestRow]) -> Columns:
+    return {"note": state_text} if any(map(state_text, rows)) else {}
+
+
 def uniform_text(rows: Sequence[BestRow]) -> str:
     """Return a text with the product if it is equal in all rows, and with the layout if it is equal in all rows."""
     found = ({text(row.op) for row in rows} for text in (product_text, layout_text))
     return ", ".join(next(iter(one)) for one in found if len(one) == 1)
 
 
-def long_columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
-    """Return the columns of the long table of winners, which includes the configurations."""
-    others = table_cells.other_states(rows, us="{} us", digits=1)
-    is_beside_vendor = any(row.vendor_us is not None for row in rows)
-    columns = (
-        Column("problem", lambda row: row.problem.text, is_number=False),
-        Column("configuration", lambda row: row.config, is_number=False),
-        Column("us", lambda row: f"{row.median_us:.1f}"),
-        Column("+- %", lambda row: f"{spread_percent(row):.1f}"),
-        Column("rate", lambda row: rate_text(row.gbytes_per_s)),
-        Column("% floor", lambda row: f"{row.percent_of_floor:.1f}"),
-        Column("cuBLAS us", table_cells.vendor_us) if is_beside_vendor else None,
-        Column("x", table_cells.x_cublas) if is_beside_vendor else None,
-        *(Column(head, text) for head, text in others.items()),
-        Column("ties", lambda row: str(row.ties)),
-        Column("trial", lambda row: str(row.trial_id)),
-        _if_any(rows, Column("note", state_text, is_number=False)),
-    )
-    return tuple(filter(None, columns))
-
-
-def _differing(rows: Sequence[BestRow]) -> Iterator[Column]:
-    """Yield one column with the product or the layout or both, whichever differ between rows."""
-    texts_of: dict[str, Callable[[str], str]] = {
-        "product": product_text,
-        "layout": lambda op: layout_text(op).removesuffix("-major"),
-    }
-    kinds = [head for head, text in texts_of.items() if len({text(row.op) for row in rows}) > 1]
-    if kinds:
-        short = {"column": "col"} if len(kinds) == 2 else {}
-        yield Column(
-            kinds[0],
-            lambda row: " ".join(short.get(text, text) for kind in kinds for text in (texts_of[kind](row.op),)),
-            is_number=False,
-        )
-
-
-def _if_any(rows: Sequence[BestRow], column: Column) -> Column | None:
-    return column if any(column.text(row) for row in rows) else None
+def _differing(rows: Sequence[BestRow]) -> Columns:
+    """Return one column with the product or the layout or both, whichever differ between rows; none if both agree."""
+    has_layouts, has_products = (len({text(row.op) for row in rows}) > 1 for text in (layout_text, product_text))
+    if not has_products:
+        return {"layout": lambda row: layout_text(row.op).removesuffix("-major")} if has_layouts else {}
+    short = {"row-major": " row", "column-major": " col"} if has_layouts else {}
+    return {"product": lambda row: product_text(row.op) + short.get(layout_text(row.op), "")}

@@ -48,6 +48,13 @@ def pretuned() -> tuple[Pretuned, ...]:
     return tuple(_read(file) for file in sorted(files, key=lambda file: file.name))
 
 
+def without_gpu() -> str:
+    """Return the end of an error message that a GPU is missing: the command that needs none, with its cards."""
+    return (
+        f"to estimate times without a GPU: tsm2-tune predict --device {' or '.join(one.name for one in pretuned())}"
+    )
+
+
 def _read(file: Traversable) -> Pretuned:
     """Read the description of a file of trials. Its first line names the fields; its second contains the device."""
     with file.open(encoding="utf-8") as lines:
@@ -60,8 +67,7 @@ def pretuned_named(source: str) -> Pretuned:
     """Return the file of trials that `source` names, such as "pretuned:h100". Raise InputError if there is none."""
     known = {PREFIX + one.name: one for one in pretuned()}
     if source.lower() not in known:
-        has = f"the package has {', '.join(known) or 'none'}"
-        raise InputError(f"unknown {source!r}: {meant(source) or has}")
+        raise InputError(f"unknown {source!r}: the package has {', '.join(known) or 'none'}")
     return known[source.lower()]
 
 

@@ -9,13 +9,7 @@ import click
 
 import tsm2_tune
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import (
-    Choice,
-    WholeNumber,
-    json_option,
-    named_results,
-    selection_options,
-)
+from tsm2_tune.commands.options import Choice, WholeNumber, json_option, named_results, selection_options
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.console.winner_columns import SORTS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -79,19 +80,15 @@ def print_quarantined(count: int, database: str) -> None:
 
 
 def _table(found: list[Quarantined]) -> None:
-    heads = ("digest", "device", "configuration", "ended", "times", "last", "problem", "detail", "under")
-    cells = [
-        (
-            one.digest[:DIGITS],
-            one.device_name,
-            one.config,
-            one.outcome,
-            str(one.times),
-            one.last_at[: len("2026-01-02T03:04")],
-            one.problem,
-            one_line(one.detail, 60),
-            f"{one.toolkit}, {one.driver}",
-        )
-        for one in found
-    ]
-    tables.print_table(tables.console(), heads, cells, right=(4,))
+    columns: dict[str, Callable[[Quarantined], str]] = {
+        "digest": lambda one: one.digest[:DIGITS],
+        "device": lambda one: one.device_name,
+        "configuration": lambda one: one.config,
+        "ended": lambda one: one.outcome,
+        "times": lambda one: str(one.times),
+        "last": lambda one: one.last_at[: len("2026-01-02T03:04")],
+        "problem": lambda one: one.problem,
+        "detail": lambda one: one_line(one.detail, 60),
+        "under": lambda one: f"{one.toolkit}, {one.driver}",
+    }
+    tables.print_table(tables.console(), columns, found)

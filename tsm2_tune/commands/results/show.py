@@ -7,11 +7,7 @@ from typing import Any
 import click
 
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import (
-    json_option,
-    results_option,
-    selection_options,
-)
+from tsm2_tune.commands.options import json_option, results_option, selection_options
 from tsm2_tune.commands.results.best import refuse_nothing
 from tsm2_tune.commands.results.forget import TrialNumber
 from tsm2_tune.console import tables

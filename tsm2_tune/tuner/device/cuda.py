@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tsm2_tune.errors import EMULATION, WITHOUT_GPU, DeviceError, ToolMissing, pip_install
+from tsm2_tune.errors import EMULATION, DeviceError, ToolMissing, pip_install
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.problem import DTYPES, Dtype
 from tsm2_tune.generator.source import SUPPORT_THREADS
+from tsm2_tune.pretuned import without_gpu
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda_kernel import CudaKernel, Queue, fault_of
 from tsm2_tune.tuner.device.cuda_memory import CudaBuffer, CudaMemory
@@ -73,7 +74,7 @@ def check_ordinal(ordinal: int) -> None:
     """Raise DeviceError if there is no CUDA device with this number."""
     count = cuda_device_count()
     if count == 0:
-        raise DeviceError(f"no CUDA device {ordinal} (no CUDA driver answers): {EMULATION}; {WITHOUT_GPU}")
+        raise DeviceError(f"no CUDA device {ordinal} (no CUDA driver answers): {EMULATION}; {without_gpu()}")
     if not 0 <= ordinal < count:
         raise DeviceError(f"no CUDA device {ordinal}: the driver has {count}, numbered from 0")
 

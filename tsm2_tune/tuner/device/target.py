@@ -6,10 +6,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tsm2_tune.errors import WITHOUT_GPU, DeviceError, InputError
+from tsm2_tune.errors import DeviceError, InputError
 from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES, profile_named
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.scalars import plain
+from tsm2_tune.pretuned import without_gpu
 from tsm2_tune.tuner.compile.cache import refuse_noexec
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.interface import Device
@@ -105,7 +106,7 @@ def check_spec(spec: str) -> int:
     if spec in PROFILES:
         raise DeviceError(
             f"{spec} is the name of a GPU model, not of a device here: name a GPU's number, such as 0, or {HOST};"
-            f" {WITHOUT_GPU}"
+            f" {without_gpu()}"
         )
     if not is_ordinal(spec):
         raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal such as 0, or {HOST}")

@@ -139,7 +139,7 @@ def parse_content(path: Path, content: bytes, show: Callable[[float], object] = 
                 reader.read(json.loads(line, parse_constant=refuse_constant), is_head=number == 1)
         return reader.finish()
     except WRONG as error:
-        raise _unlike(path, number, error) from None
+        raise _unlike(path, number, error, content) from None
 
 
 def content_of(path: Path) -> bytes:
@@ -155,17 +155,20 @@ def content_of(path: Path) -> bytes:
 
 def refuse_others(path: Path) -> None:
     """Raise InputError if the first line names a version of the format that this program cannot read."""
+    content = content_of(path)
     try:
-        content = content_of(path)
         line = next(iter(TextIOWrapper(BytesIO(content), json.detect_encoding(content))))
         _Reader().read(json.loads(line, parse_constant=refuse_constant), is_head=True)
     except WRONG as error:
-        raise _unlike(path, 1, error) from None
+        raise _unlike(path, 1, error, content) from None
 
 
-def _unlike(path: Path, number: int, error: Exception) -> InputError:
+def _unlike(path: Path, number: int, error: Exception, content: bytes) -> InputError:
     """Return the InputError for an invalid line."""
     message = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
+    if isinstance(error, UnicodeDecodeError):  # its position is that in a part of the content
+        text = content.decode(error.encoding, errors="replace")
+        number, message = 1 + text.count("\n", 0, text.index("\ufffd")), f"it is not {error.encoding.upper()}"
     return InputError(
         f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(message)[:300]}): write it again"
         " with tsm2-tune export --format trials"
