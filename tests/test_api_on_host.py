@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import pytest
 import tsm2_tune
 from tests.on_host import ON_HOST
 from tests.processes import python
-from tsm2_tune.tuner.device.lock import device_lock
-from tsm2_tune.tuner.device.target import find_target
 
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("known_ceilings")]
 
@@ -72,48 +69,6 @@ def test_ctrl_c_ends_a_run_and_leaves_python_s_handler(path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         tuned(path, on_event=interrupt)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-
-
-def test_a_device_in_use_is_refused_or_waited_for(path: Path) -> None:
-    target = find_target("cpu")
-    events, waits = list[Any](), threading.Event()
-
-    def note(event: object) -> None:
-        events.append(event)
-        waits.set()
-
-    with device_lock(target):
-        with pytest.raises(tsm2_tune.DeviceError, match="is in use by a run of process"):
-            tuned(path)
-        waiting = threading.Thread(target=tuned, args=(path,), kwargs={"wait": True, "on_event": note})
-        waiting.start()
-        assert waits.wait(30)
-        assert [type(event) for event in events] == [tsm2_tune.Noted]
-        assert str(events[0]).endswith("waiting for its end")
-    waiting.join()
-    assert len(tsm2_tune.best(path)) == len(SHAPES)
-
-
-def test_an_export_measures_what_the_fewest_kernels_rest_on(path: Path) -> None:
-    for shape, family in zip(SHAPES, ("tsm2", "stream_a_fma"), strict=True):
-        tsm2_tune.tune(shape, device="cpu", db=path, family=family, max_trials=1, pairs=False)
-    events = list[Any]()
-    exported = tsm2_tune.export(path, format="json", within="1000%", on_event=events.append)
-    assert exported.text is not None
-    names = [type(event).__name__ for event in events]
-    assert (names[0], names[-1]) == ("ChoiceStarted", "KernelsChosen")
-    assert {"Narrowed", "TrialStored"} <= set(names)
-    assert all("\n" not in str(event) and not str(event).startswith(type(event).__name__) for event in events)
-    assert len({row.config for row in events[-1].selected.rows}) == 1
-    assert events[-1].unmeasured_because == ""
-
-
-def test_a_problem_without_a_winner_is_no_error(path: Path) -> None:
-    result = tuned(path, run_limit=0.0001, pairs=False)
-    assert [one.text for one in result.unsolved] == [f"{shape}:f32" for shape in SHAPES]
-    assert [one.timed_out for one in result.ended] == [1, 1]
-    assert result.winners == ()
-    assert tuned(path, retry="failed", pairs=False).unsolved == ()
 
 
 def test_a_script_needs_no_guard(path: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.fabricated import tuning_run
 from tests.reported import DETAIL, DEVICE, LIBRARY, OTHER, OUTLINE, Page, data_of, outline, page_of, read, tried
 from tsm2_tune.errors import pip_install
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.html import bounds, charts, convergence, gains, heat_maps, roofline, side_by_side, trial_list
+from tsm2_tune.html import bounds, charts, convergence, gains, heat_maps, roofline, side_by_side
 from tsm2_tune.html.contents import Contents, TrialRow
 from tsm2_tune.html.page import page
 from tsm2_tune.tuner.results.best_view import BestRow
@@ -165,27 +165,6 @@ def test_times_of_two_states_are_not_compared(own: Contents) -> None:
         "a and b share no problem that was measured in the same state of the L2. 2 more were measured in"
         " different states of the L2."
     )
-
-
-def test_two_devices_of_one_database_are_compared(path: Path) -> None:
-    tried(path, tuning_run())
-    found = page_of(read(tried(path, tuning_run("NVIDIA H100"), scale=2.0)))
-    assert "Comparison of devices and databases" in found.root.whole_text()
-    times = data_of(found)["charts"]["comparison"]["data"]["compared"]["x"]
-    assert times == [0.5, 0.5]  # the H200's over the H100's, which comes first
-
-
-def test_a_trial_says_why_it_does_not_compete(own: Contents) -> None:
-    changed = [replace(own.trials[0], superseded=True, guideline_broken="min-reuse"), *own.trials[1:]]
-    rows, _ = trial_list.listed(changed)
-    assert [row["why"] for row in rows[:2]] == [
-        "superseded: this version generates other code; breaks the guideline min-reuse by its real occupancy",
-        "",
-    ]
-    assert "strategy" not in trial_list.heads(rows)
-    assert "strategy" in trial_list.heads(trial_list.listed([replace(own.trials[0], strategy="model")])[0])
-    assert "device" not in trial_list.heads(rows)
-    assert "device" in trial_list.heads([rows[0], {**rows[1], "device": "another"}])
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from tsm2_tune.api.parse import LAYOUTS, OP_SYNTAX
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import Choice, is_given, math_option, results_option
-from tsm2_tune.commands.results.forget import TrialNumber
+from tsm2_tune.commands.results.forget import TRIAL
 from tsm2_tune.console.printable import tell
 
 
@@ -36,7 +36,7 @@ def source(
     if kernel.isascii() and kernel.isdecimal():
         from tsm2_tune.tuner.results.store import Store
 
-        trial = TrialNumber().convert(kernel, None, ctx)
+        trial = TRIAL(kernel, ctx=ctx)
         with Store.open(database, create=False) as store:
             click.echo(store.trial(trial).trial.source.text, nl=False)
         return

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +17,8 @@ from tsm2_tune import __version__
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console.eta import Tally
 from tsm2_tune.console.heartbeat import LONG_SECONDS, Heartbeat
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Trial
 from tsm2_tune.tuner.runs.events import (
@@ -89,8 +92,6 @@ class EventLines:
         name, facts_of = LINES[type(event)]
         facts: Facts = {"run": run} if run else {}
         facts |= facts_of(event)
-        if isinstance(event, ProblemEnded):
-            facts["stop_reason"] = str(event.why)
         if name in WITH_PROGRESS:
             facts["progress"] = _progress(self._tally, run) if is_searching else None
         self._print(name, facts)
@@ -117,23 +118,24 @@ class EventLines:
             click.echo(json.dumps({"event": name, "time": at, **facts}))  # echo flushes
 
 
+def _fields(value: object, names: str) -> Facts:
+    """Return the attributes with these names, or None for each if the value is None.
+
+    A problem or a configuration is returned as its text.
+    """
+    found = {name: getattr(value, name, None) for name in names.split()}
+    return {name: one.text if isinstance(one, Problem | KernelConfig) else one for name, one in found.items()}
+
+
 def _run_started(event: RunStarted) -> Facts:
     identity, options = event.target.identity, event.options
     return {
         "device": identity.name,
-        "uuid": identity.uuid,
-        "compute_capability": identity.compute_capability,
-        "driver": identity.driver,
-        "toolkit": identity.toolkit,
-        "flags": identity.flags,
+        **_fields(identity, "uuid compute_capability driver toolkit flags"),
         "l2_state": event.target.cache(options.cache),
         "strategy": options.strategy,
         "gain_percent": None if options.gain is None else 100 * options.gain,
-        "seed": options.seed,
-        "budget_seconds": options.budget_seconds,
-        "max_trials": options.max_trials,
-        "compile_limit_seconds": options.compile_limit_seconds,
-        "run_limit_seconds": options.run_limit_seconds,
+        **_fields(options, "seed budget_seconds max_trials compile_limit_seconds run_limit_seconds"),
         "problems": [problem.text for problem in event.problems],
     }
 
@@ -150,33 +152,21 @@ def _problem_started(event: ProblemStarted) -> Facts:
 
 
 def _trial(trial: Trial) -> Facts:
-    used = trial.resources
     return {
-        "problem": trial.problem.text,
-        "config": trial.config.text,
-        "outcome": trial.outcome,
-        "detail": trial.detail,
+        **_fields(trial, "problem config outcome detail"),
         "is_intermediate_shape": trial.is_between,
         **_times(trial.measurement, trial.cache),
         "floor_us": trial.floor_us,
-        "registers": used.registers if used else None,
+        **_fields(trial.resources, "registers"),
         "spill_bytes": trial.spill_bytes,
-        "smem_bytes": used.smem_bytes if used else None,
-        "blocks_per_sm": used.blocks_per_sm if used else None,
-        "compile_seconds": trial.compile_seconds,
-        "total_seconds": trial.total_seconds,
+        **_fields(trial.resources, "smem_bytes blocks_per_sm"),
+        **_fields(trial, "compile_seconds total_seconds"),
     }
 
 
 def _times(measured: Measurement | None, cache: Cache) -> Facts:
     """Return the fields with the measured times; None without a measurement. `cache` is the state of the L2 cache."""
-    return {
-        "l2_state": cache,
-        "median_us": measured.median_us if measured else None,
-        "low_us": measured.low_us if measured else None,
-        "high_us": measured.high_us if measured else None,
-        "sm_clock_mhz": measured.sm_clock_mhz if measured else None,
-    }
+    return {"l2_state": cache, **_fields(measured, "median_us low_us high_us sm_clock_mhz")}
 
 
 def _final(event: FinalStored) -> Facts:
@@ -186,9 +176,7 @@ def _final(event: FinalStored) -> Facts:
         "finalists": [{"config": config.text, **_times(one, one.cache)} for config, one in final.measurements],
         "vendor": [
             {
-                "library": one.library,
-                "version": one.version,
-                "routine": one.routine,
+                **_fields(one, "library version routine"),
                 "correct": one.verdict.correct,
                 **_times(one.measurement, one.measurement.cache),
             }
@@ -197,48 +185,20 @@ def _final(event: FinalStored) -> Facts:
     }
 
 
-def _winner_verified(event: WinnerVerified) -> Facts:
-    return {
-        "problem": event.problem.text,
-        "trial_id": event.trial_id,
-        "config": event.config,
-        "outcome": event.outcome,
-        "detail": event.detail,
-    }
-
-
-def _vendor_left_out(event: VendorLeftOut) -> Facts:
-    return {"problem": None if event.problem is None else event.problem.text, "detail": event.detail}
-
-
 def _problem_ended(event: ProblemEnded) -> Facts:
     return {
-        "problem": event.problem.text,
-        "new_trials": event.new_trials,
-        "tried": event.tried,
-        "timed_out": event.timed_out,
-        "untried": event.untried,
-        "interrupted": event.interrupted,
-        "quarantined": event.quarantined,
+        **_fields(event, "problem new_trials tried timed_out untried interrupted quarantined"),
         "winner": None if event.winner is None else _winner(event.winner),
+        "stop_reason": str(event.why),
     }
 
 
 def _winner(row: BestRow) -> Facts:
+    names = "median_us low_us high_us gbytes_per_s percent_of_floor vendor_us vendor_routine x_cublas ties"
     return {
-        "problem": row.problem.text,
-        "trial_id": row.trial_id,
-        "config": row.config,
+        **_fields(row, "problem trial_id config"),
         "l2_state": row.cache,
-        "median_us": row.median_us,
-        "low_us": row.low_us,
-        "high_us": row.high_us,
-        "gbytes_per_s": row.gbytes_per_s,
-        "percent_of_floor": row.percent_of_floor,
-        "vendor_us": row.vendor_us,
-        "vendor_routine": row.vendor_routine,
-        "x_cublas": row.x_cublas,
-        "ties": row.ties,
+        **_fields(row, names),
         "verified_in_full": bool(row.verified_in_full),
         "stale": bool(row.stale),
     }
@@ -252,41 +212,31 @@ def _progress(tally: Tally, run: str) -> Facts:
         "problems_ended": len(tally.ended),
         "remaining_seconds": None if seconds is None else round(seconds, 1),
         "mean_x_cublas": tally.mean_x_vendor,
-        "tried": turn.tried if turn else None,
-        "total": turn.total if turn else None,
-        "best_us": turn.best_us if turn else None,
-        "vendor_us": turn.vendor_us if turn else None,
+        **_fields(turn, "tried total best_us vendor_us"),
         "x_cublas": turn.x_vendor if turn else None,
-        "percent_of_floor": turn.percent_of_floor if turn else None,
+        **_fields(turn, "percent_of_floor"),
     }
 
 
 # Event class -> the name in its line, and the function that returns its fields.
 LINES: Mapping[type, tuple[str, Callable[[Any], Facts]]] = {
-    Noted: ("note", lambda event: {"text": event.text}),
+    Noted: ("note", partial(_fields, names="text")),
     RunStarted: ("run_started", _run_started),
     ProblemStarted: ("problem_started", _problem_started),
     TrialStored: ("trial", lambda event: {"trial_id": event.trial_id, **_trial(event.trial)}),
     TrialInterrupted: ("trial_interrupted", lambda event: _trial(event.trial)),
     FinalStored: ("final", _final),
-    FinalFailure: (
-        "final_failed",
-        lambda event: {
-            "problem": event.problem.text,
-            "detail": event.detail,
-            "interrupted": event.interrupted,
-        },
-    ),
-    WinnerVerified: ("winner_verified", _winner_verified),
-    VendorLeftOut: ("vendor_skipped", _vendor_left_out),
-    ProblemLeft: ("problem_left", lambda event: {"problem": event.problem.text}),
+    FinalFailure: ("final_failed", partial(_fields, names="problem detail interrupted")),
+    WinnerVerified: ("winner_verified", partial(_fields, names="problem trial_id config outcome detail")),
+    VendorLeftOut: ("vendor_skipped", partial(_fields, names="problem detail")),
+    ProblemLeft: ("problem_left", partial(_fields, names="problem")),
     ProblemEnded: ("problem_ended", _problem_ended),
-    PairsStarted: ("cross_timing_started", lambda event: {}),
+    PairsStarted: ("cross_timing_started", partial(_fields, names="")),
     FleetStarted: (
         "runs_started",
         lambda event: {"runs": list(event.runs), "problems": [problem.text for problem in event.problems]},
     ),
     RunEnded: ("run_ended", lambda event: {"error": event.trouble or None}),
-    PairMeasured: ("cross_timing_progress", lambda event: {"done": event.done, "total": event.total}),
+    PairMeasured: ("cross_timing_progress", partial(_fields, names="done total")),
 }
 WITH_PROGRESS = ("problem_started", "trial", "trial_interrupted", "final", "problem_ended")

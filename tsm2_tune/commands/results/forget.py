@@ -13,20 +13,11 @@ from tsm2_tune.console.printable import printable
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 from tsm2_tune.tuner.results.trial import Outcome
 
-MOST_TRIAL = 2**63 - 1  # the largest integer of SQLite
-
-
-class TrialNumber(WholeNumber):
-    """The click type of a trial's number, which `tsm2-tune show` prints."""
-
-    name = "trial's number"
-
-    def __init__(self) -> None:
-        super().__init__(1, MOST_TRIAL)
+TRIAL = WholeNumber(1, 2**63 - 1)  # a trial's number, which `tsm2-tune show` prints, up to SQLite's limit
 
 
 @click.command(cls=Command)
-@click.argument("trials", metavar="[TRIAL]...", type=TrialNumber(), nargs=-1)
+@click.argument("trials", metavar="[TRIAL]...", type=TRIAL, nargs=-1)
 @outcomes_option("--outcome", "outcomes", STORED_OUTCOMES, "All trials that ended as")
 @stored_device_option
 @database_option

@@ -9,13 +9,13 @@ import click
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import json_option, results_option, selection_options
 from tsm2_tune.commands.results.best import refuse_nothing
-from tsm2_tune.commands.results.forget import TrialNumber
+from tsm2_tune.commands.results.forget import TRIAL
 from tsm2_tune.console import tables
 from tsm2_tune.generator.problem import Problem
 
 
 @click.command(cls=Command)
-@click.argument("trial", type=TrialNumber(), required=False)
+@click.argument("trial", type=TRIAL, required=False)
 @results_option
 @selection_options
 @option("--samples", "has_samples", is_flag=True, help="With a TRIAL: also every sample of its time.")

@@ -19,11 +19,11 @@ WHERE = text(
 )
 OURS = "pg_class.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
 OF_OTHERS = text(f"SELECT relname FROM pg_class WHERE {OURS} AND NOT pg_has_role(relowner, 'USAGE')")
-NOT_WRITTEN = text(
+LACKING = text(  # privileges; a view is only read
     "SELECT DISTINCT privilege FROM pg_class, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS privilege"
-    f" WHERE {OURS} AND relname = ANY(:tables) AND NOT has_table_privilege(pg_class.oid, privilege)"
+    f" WHERE {OURS} AND (relname = ANY(:tables) OR relname = :view AND privilege = 'SELECT')"
+    " AND NOT has_table_privilege(pg_class.oid, privilege)"
 )
-VIEW = text(f"SELECT 1 FROM pg_class WHERE {OURS} AND relname = :view AND NOT has_table_privilege(oid, 'SELECT')")
 # Sequences that number the rows of our tables, and that this user may not use.
 NOT_NUMBERED = text(
     "SELECT DISTINCT 1 FROM pg_class JOIN pg_depend ON refobjid = pg_class.oid AND deptype = 'a'"
@@ -73,9 +73,7 @@ def _lacking(connection: Connection, where: str, user: str) -> tuple[str, list[s
 
     The text is "" if no privilege is missing. `where` is the schema.
     """
-    missing = {*connection.execute(NOT_WRITTEN, {"tables": WRITTEN}).scalars()}
-    if connection.execute(VIEW, {"view": best.name}).first():
-        missing.add("SELECT")
+    missing = {*connection.execute(LACKING, {"tables": WRITTEN, "view": best.name}).scalars()}
     privileges = [one for one in ("SELECT", "INSERT", "UPDATE", "DELETE") if one in missing]
     what, grants = [], []
     if privileges:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import tsm2_tune
 from tsm2_tune.errors import TuneError, pip_install
 from tsm2_tune.tuner.compile.cache import refuse_noexec, working_parent
 from tsm2_tune.tuner.compile.command_limits import Ended, Ending, run
+from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command, host_toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.results.trial import in_a_line
@@ -81,11 +83,9 @@ def _compiled(name: str, means: str, place: Path, limit_seconds: float) -> Findi
     toolchain = host_toolchain()
     with tempfile.TemporaryDirectory(dir=place) as folder:
         source, binary = Path(folder, "line.cpp"), Path(folder, "line.so")
-        source.write_text(LINE)
-        line = [toolchain.compiler, *toolchain.flags, "-o", str(binary), str(source)]
-        ended = run(line, limit_seconds=limit_seconds - told.seconds)
-        if not ended.is_well:
-            found = f"{toolchain.compiler} does not compile a one-line program: {ending_of(ended)}"
+        trouble = compiled_line(toolchain, toolchain.flags, LINE, source, binary, limit_seconds - told.seconds)
+        if trouble:
+            found = f"{toolchain.compiler} does not compile a one-line program: {trouble}"
             return problem(name, found, means=means, remedy=remedy)
         try:
             answered = ctypes.CDLL(str(binary)).answer()
@@ -97,6 +97,15 @@ def _compiled(name: str, means: str, place: Path, limit_seconds: float) -> Findi
             name, found, means=means, remedy="set XDG_CACHE_HOME to a folder on a file system without noexec"
         )
     return ok(name, f"{toolchain.version} ({toolchain.compiler})")
+
+
+def compiled_line(
+    toolchain: Toolchain, flags: Sequence[str], line: str, source: Path, binary: Path, limit_seconds: float
+) -> str:
+    """Compile one line of code. Return one line that says why this failed, or "" if it succeeded."""
+    source.write_text(line)
+    ended = run([toolchain.compiler, *flags, "-o", str(binary), str(source)], limit_seconds=limit_seconds)
+    return "" if ended.is_well else ending_of(ended)
 
 
 def pycuda(question: Question) -> list[Finding]:

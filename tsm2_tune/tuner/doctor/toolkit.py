@@ -13,7 +13,7 @@ from tsm2_tune.tuner.compile import nvcc
 from tsm2_tune.tuner.compile.command_limits import Ending, run
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.doctor.software import ending_of
+from tsm2_tune.tuner.doctor.software import compiled_line, ending_of
 from tsm2_tune.tuner.measure.vendor import libraries
 from tsm2_tune.tuner.results.trial import in_a_line
 
@@ -93,14 +93,10 @@ def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: flo
     flags = [flag for flag in toolchain.flags if has_architecture or not flag.startswith("-arch")]
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "line.cu"), Path(folder, "line.cubin")
-        source.write_text(LINE)
-        command = [toolchain.compiler, *flags, "-o", str(binary), str(source)]
-        ended = run(command, limit_seconds=limit_seconds)
-        if not ended.is_well:
-            return ending_of(ended)
-        if not (binary.is_file() and binary.read_bytes().startswith(ELF)):
+        trouble = compiled_line(toolchain, flags, LINE, source, binary, limit_seconds)
+        if not trouble and not (binary.is_file() and binary.read_bytes().startswith(ELF)):
             return "it exited with status 0, but wrote no binary"
-    return ""
+    return trouble
 
 
 def vendor(question: Question) -> list[Finding]:
