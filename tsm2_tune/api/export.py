@@ -100,12 +100,10 @@ def export(
         check_family(family)
     check_callable("on_event", on_event)
     name, share = file_name("db", db), checked_share("within", within, MOST_WITHIN)
-    options: dict[str, Any] = {
-        "family": family, "binaries": binaries, "launcher": launcher, "between": between, "within": share,
-        "measure": measure, "wait": wait, "allow_unverified": allow_unverified,
-    }  # fmt: skip
-    wrong = contradiction(format, **options)
-    if wrong is not None:
+    wanted = _Export(
+        format, family, binaries, launcher, between, share, measure, wait, allow_unverified, on_event or _ignore
+    )
+    if (wrong := wanted.contradiction()) is not None:
         raise InputError(wrong)
     selection = selected(device, products, dtype, op, cache, layout)
     path = None if output is None else file_name("output", output)
@@ -117,7 +115,7 @@ def export(
         refuse(path)
     with nullcontext() if share is None else interruptible(), Store.open(name, create=False) as store:
         try:
-            return _Export(format, **options, tell=on_event or _ignore).exported(store, selection, path)
+            return wanted.exported(store, selection, path)
         except InputError:
             _refuse_nothing(store, selection)
             raise
@@ -137,6 +135,27 @@ class _Export:
     wait: bool
     allow_unverified: bool
     tell: Callable[[ExportEvent], object]
+
+    def contradiction(self) -> str | None:
+        """Return a sentence that names options which exclude one another; None if there are none."""
+        if self.family is not None and self.format not in EXCHANGE:
+            formats = " and ".join(EXCHANGE)
+            return f"--family is only for --format {formats}: other formats have the winners of all families"
+        if self.format == "library" and not self.binaries:
+            return "--no-binaries is only for a module: a library consists of binaries"
+        if self.allow_unverified and (self.format not in PACKS or not self.binaries):
+            return "--allow-unverified is only for binaries in a module or a library: leave it out"
+        if self.within is None and (not self.measure or self.wait):
+            return "--no-measure and --wait are only for --within: without it, nothing is measured"
+        if self.within is not None and self.format in (TRIALS, *EXCHANGE):
+            return f"--within chooses kernels, and --format {self.format} has all trials: leave one out"
+        if self.launcher and self.format != "module":
+            return f"--launcher is only for a module: leave it out with --format {self.format}"
+        if self.between and self.within is not None:
+            return "--between adds kernels, but --within chooses the fewest: use only one of them"
+        if self.between and self.format not in PACKS:
+            return f"--between is only for a module or a library: leave it out with --format {self.format}"
+        return None
 
     def exported(self, store: Store, selection: Selection, path: str | None) -> Exported:
         """Export the selected winners, and write them to `path` unless it is None."""
@@ -180,40 +199,6 @@ class _Export:
 
     def _note(self, sentence: str) -> None:
         self.tell(Noted(sentence))
-
-
-def contradiction(
-    format: str,
-    *,
-    family: str | None,
-    binaries: bool,
-    launcher: bool,
-    between: bool | None,
-    within: float | str | None,
-    measure: bool,
-    wait: bool,
-    allow_unverified: bool = False,
-) -> str | None:
-    """Return a sentence that names options which exclude one another; None if there are none."""
-    if family is not None and format not in EXCHANGE:
-        return (
-            f"--family is only for --format {' and '.join(EXCHANGE)}: other formats have the winners of all families"
-        )
-    if format == "library" and not binaries:
-        return "--no-binaries is only for a module: a library consists of binaries"
-    if allow_unverified and (format not in PACKS or not binaries):
-        return "--allow-unverified is only for binaries in a module or a library: leave it out"
-    if within is None and (not measure or wait):
-        return "--no-measure and --wait are only for --within: without it, nothing is measured"
-    if within is not None and format in (TRIALS, *EXCHANGE):
-        return f"--within chooses kernels, and --format {format} has all trials: leave one out"
-    if launcher and format != "module":
-        return f"--launcher is only for a module: leave it out with --format {format}"
-    if between and within is not None:
-        return "--between adds kernels, but --within chooses the fewest: use only one of them"
-    if between and format not in PACKS:
-        return f"--between is only for a module or a library: leave it out with --format {format}"
-    return None
 
 
 def _refuse_nothing(store: Store, selection: Selection) -> None:

@@ -24,13 +24,14 @@ from tsm2_tune.api.parse import (
     check_named,
     dtype_texts,
     file_name,
+    positive,
     texts,
 )
 from tsm2_tune.api.tune import tune
 from tsm2_tune.errors import InputError, StoreError, shown
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, Part, pack_problems, part_of
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.scalars import plain, real, truth
+from tsm2_tune.generator.scalars import plain, truth
 from tsm2_tune.pretuned import pretuned_named, without_gpu
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
@@ -94,7 +95,7 @@ def pack(
     refuse_unwritable(path, is_ordinary=True)
     kinds, dtypes = _kinds(only), _dtypes(dtype)
     asked = {part: Gains() for part in _parts(kinds, dtypes)}
-    end = time.monotonic() + 3600 * _hours(hours)
+    end = time.monotonic() + 3600 * positive("hours", hours, MOST_HOURS, "hours")
     targets = _gpus(device)
     name = targets[0].identity.name
     if any(target.identity.name != name for target in targets):
@@ -256,11 +257,3 @@ def _names(argument: str, what: str, value: Texts, known: Sequence[str]) -> tupl
     for name in names:
         check_named(what, name, known)
     return names
-
-
-def _hours(value: float) -> float:
-    expected = f"hours, above 0 and at most {MOST_HOURS:g}"
-    hours = real("hours", value, expected)
-    if not 0 < hours <= MOST_HOURS:
-        raise InputError(f"hours = {shown(value)}: expected {expected}")
-    return hours

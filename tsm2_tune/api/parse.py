@@ -327,6 +327,15 @@ def _number(name: str, value: object) -> int | float:
     return whole(name, value) if isinstance(value, Integral) else real(name, value)
 
 
+def positive(name: str, value: float, most: float, unit: str = "seconds", *, may_be_zero: bool = False) -> float:
+    """Return the value of the argument `name`. Raise InputError unless 0 < value <= most, or 0 if `may_be_zero`."""
+    expected = f"{unit}, above 0 and at most {most:g}"
+    number = real(name, value, expected)
+    if not (0 < number <= most or (may_be_zero and number == 0)):
+        raise InputError(f"{name} = {shown(value)}: expected {expected}")
+    return number
+
+
 def share_of(text: str, most: float) -> float:
     """Return a percentage such as 3% or 0.5% as a share. Raise InputError if it exceeds `most` or is invalid."""
     found = _PERCENT.fullmatch(text)

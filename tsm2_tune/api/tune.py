@@ -31,12 +31,12 @@ from tsm2_tune.api.parse import (
     family_names,
     file_name,
     outcomes_of,
+    positive,
     thresholds_of,
 )
 from tsm2_tune.api.plan import problems
-from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.scalars import plain, plain_text, real, truth, whole
+from tsm2_tune.generator.scalars import plain, plain_text, truth, whole
 from tsm2_tune.generator.space.guidelines import Thresholds
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.best_view import BestRow
@@ -171,10 +171,10 @@ def options_of(
     return Options(
         seed=whole("seed", seed, 0, MOST_SEED),
         max_trials=None if max_trials is None else whole("max_trials", max_trials, 1),
-        budget_seconds=_seconds("budget", 0.0 if budget is None else budget, MOST_BUDGET_SECONDS, may_be_zero=True)
+        budget_seconds=positive("budget", 0.0 if budget is None else budget, MOST_BUDGET_SECONDS, may_be_zero=True)
         or None,
-        compile_limit_seconds=_seconds("compile_limit", compile_limit, MOST_LIMIT_SECONDS),
-        run_limit_seconds=_seconds("run_limit", run_limit, MOST_LIMIT_SECONDS),
+        compile_limit_seconds=positive("compile_limit", compile_limit, MOST_LIMIT_SECONDS),
+        run_limit_seconds=positive("run_limit", run_limit, MOST_LIMIT_SECONDS),
         retried=outcomes_of(retry, FAILURES),
         vendor=vendor,
         reach=reach,
@@ -200,12 +200,3 @@ def _of_several(devices: DevicePool, run: Run, tell: Callable[[Event], object]) 
 
         schema_at(place)
     return _tuned(Fleet(run, devices, tell).result())
-
-
-def _seconds(name: str, value: float, most: float, *, may_be_zero: bool = False) -> float:
-    """Return the value as seconds. Raise InputError unless 0 < value <= most, or it is 0 if `may_be_zero`."""
-    expected = f"seconds, above 0 and at most {most:g}"
-    seconds = real(name, value, expected)
-    if not (0 < seconds <= most or (may_be_zero and seconds == 0)):
-        raise InputError(f"{name} = {shown(value)}: expected {expected}")
-    return seconds

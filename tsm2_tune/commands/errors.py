@@ -141,7 +141,6 @@ def _one_sentence() -> Iterator[None]:
     except KeyboardInterrupt:
         raise click.exceptions.Exit(STOPPED) from None
     except OSError as error:
-        _drop_unwritten()
         what = error.filename if error.filename is not None else "the output"
         raise _refusal(
             f"{what} cannot be read or written ({error.strerror or error}): fix that, then run this again"
@@ -204,12 +203,3 @@ def _in_a_line(error: click.UsageError) -> str:
     text = re.sub(r"\. ([A-Z])", lambda found: f"; {found[1].lower()}", text)
     end = "" if text.endswith("?") else ";"
     return text if error.ctx is None or "--help" in text else f"{text}{end} --help says more"
-
-
-def _drop_unwritten() -> None:
-    """Close standard output if it cannot be written. Otherwise Python would print an error at exit."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with suppress(OSError):
-            sys.stdout.close()

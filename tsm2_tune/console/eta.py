@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, inf
+from statistics import geometric_mean
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Outcome, Trial
@@ -150,8 +151,8 @@ class Tally:
         """
         ended = tuple(self.ended.values())  # a copy, since another thread adds problems
         won = [one.winner.x_cublas for one in ended if one.winner is not None]
-        logs = [log(x) for x in won if x is not None]
-        return exp(sum(logs) / len(logs)) if logs else None
+        known = [x for x in won if x is not None]
+        return geometric_mean(known) if known else None
 
     def _turn(self, event: ProblemStarted, now: float) -> ProblemProgress:
         kept = len(event.space.kept)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from tsm2_tune.api.tune import TuningResult
-from tsm2_tune.console.merge_events import MergedEvents
 from tsm2_tune.console.printable import tell
 from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.console.tables import print_line, winners_table
@@ -23,7 +22,7 @@ from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
-from tsm2_tune.tuner.runs.events import Event, Noted, OfRun, PairsStarted, RunEnded, RunStarted
+from tsm2_tune.tuner.runs.events import Event, Noted, OfRun, PairMeasured, PairsStarted, RunEnded, RunStarted
 from tsm2_tune.tuner.search.options import Options
 
 if TYPE_CHECKING:  # slow to import, and needed after the search
@@ -32,6 +31,7 @@ if TYPE_CHECKING:  # slow to import, and needed after the search
 MOST_CHANGED = 5  # most problems with a new winner that are named
 MOST_SPREAD_PERCENT = 5.0  # larger half widths of a median's 95 % interval are called noisy
 NAME = "tsm2-tune"  # name of the command
+DeviceEvent = tuple[str, Event]  # the name of the device, and one of its events
 
 
 class RunProgress:
@@ -124,6 +124,48 @@ class RunProgress:
                 print_line(self._console, "these times are of emulated kernels, not of a GPU")
             for line in next_steps(self._database):
                 print_line(self._console, line)
+
+
+class MergedEvents:
+    """Merger of the events of several devices into one sequence for a display.
+
+    After the search, devices time kernels at other shapes, in pairs of a kernel and a shape. The events of pairs are
+    held back until all active devices have finished their search.
+    """
+
+    def __init__(self) -> None:
+        self._in_pairs = dict[str, bool]()  # whether the device times pairs, by active device
+        self._held: list[DeviceEvent] = []  # events of pairs that are held back
+        self._most_done = -1  # the largest number of pairs done on any device
+
+    def merged(self, event: OfRun | RunEnded) -> Iterator[DeviceEvent]:
+        """Add an event, and yield the events to show now, each with its device's name."""
+        name, inner = event.run, event.event if isinstance(event, OfRun) else event
+        if isinstance(inner, RunStarted):
+            self._in_pairs[name] = False
+        elif isinstance(inner, PairsStarted):
+            self._in_pairs[name] = True
+        elif isinstance(inner, RunEnded):
+            self._in_pairs.pop(name, None)
+        if self._in_pairs.get(name) and not isinstance(inner, PairsStarted):
+            self._held.append((name, inner))
+        elif not isinstance(inner, PairsStarted):
+            yield name, inner
+        yield from self._pairs()
+
+    def _pairs(self) -> Iterator[DeviceEvent]:
+        if not self._in_pairs or not all(self._in_pairs.values()):
+            return
+        if self._most_done < 0:
+            self._most_done = 0
+            yield "", PairsStarted()
+        held, self._held = self._held, []
+        for name, event in held:
+            if isinstance(event, PairMeasured):
+                if event.done < self._most_done:
+                    continue
+                self._most_done = event.done
+            yield name, event
 
 
 def l2_state_text(target: Target, options: Options, *, is_asked: bool) -> str:

@@ -48,7 +48,7 @@ def gain_of(winners: Sequence[BestRow]) -> Gain:
         faster=faster,
         close=len(factors) - faster - slower,
         slower=slower,
-        mean=math.exp(sum(map(math.log, factors)) / len(factors)) if factors else None,
+        mean=statistics.geometric_mean(factors) if factors else None,
         median=statistics.median(factors) if factors else None,
         least=min(factors, default=None),
         most=max(factors, default=None),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 from tsm2_tune.html.bounds import MOST_WINNERS, left_out
@@ -35,7 +35,7 @@ class Comparison:
     @property
     def mean(self) -> float:
         """The geometric mean of the time of `other` divided by the time of `first`."""
-        return math.exp(sum(math.log(factor(pair)) for pair in self.pairs) / len(self.pairs))
+        return geometric_mean(map(factor, self.pairs))
 
 
 def factor(pair: tuple[BestRow, BestRow]) -> float:
