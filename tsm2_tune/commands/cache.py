@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 
 import click
@@ -10,6 +9,7 @@ import click
 from tsm2_tune.commands.errors import Group
 from tsm2_tune.commands.options import json_option
 from tsm2_tune.console import tables
+from tsm2_tune.console.printable import print_json
 from tsm2_tune.tuner.compile import cache as binaries
 
 
@@ -37,7 +37,7 @@ def show(as_json: bool) -> None:
         "newest_use": _moment(used[-1]) if used else None,
     }
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        print_json(facts)
         return
     console = tables.console()
     for name, value in facts.items():

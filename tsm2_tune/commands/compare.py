@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from tsm2_tune.commands.errors import Command, ended_by_signals
 from tsm2_tune.commands.options import cache_option, gpu_option, json_option, shapes_options, wait_option
 from tsm2_tune.commands.predict import closing_text, kernels_option, number_text
 from tsm2_tune.console import tables
-from tsm2_tune.console.printable import tell
+from tsm2_tune.console.printable import print_json, tell
 from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
 from tsm2_tune.errors import InputError
 from tsm2_tune.pretuned import without_gpu
@@ -78,7 +77,7 @@ def compare(
     facts = [_facts(one) for one in found]
     if as_json:
         head = {"device": target.identity.name, "l2_state": state.value, "kernels": shown_name(place)}
-        click.echo(json.dumps(head | {"is_emulated": target.is_host, "problems": facts}, indent=2))
+        print_json(head | {"is_emulated": target.is_host, "problems": facts})
     else:
         _print(target, state, place, found, facts)
     if len(found) < len(problems) or any(one.measured is None for one in found):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import tsm2_tune
 from tsm2_tune.commands.errors import Command, ended_by_signals
 from tsm2_tune.commands.options import json_option, named_database, selection_options, wait_option
 from tsm2_tune.console import tables
-from tsm2_tune.console.printable import tell
+from tsm2_tune.console.printable import print_json, tell
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.results.storage.addresses import command_on, shown_name
 
@@ -55,7 +54,7 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
             f" {command_on('best', database)} shows what it has"
         )
     if as_json:
-        click.echo(json.dumps([facts(one) for one in found], indent=2))
+        print_json([facts(one) for one in found])
     if not all(one.is_kept for one in found):
         ctx.exit(1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
@@ -10,6 +9,7 @@ import click
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import json_option
 from tsm2_tune.console import tables
+from tsm2_tune.console.printable import print_json
 
 
 @click.command(cls=Command)
@@ -29,6 +29,6 @@ def devices(as_json: bool) -> None:
         except TuneError as error:
             click.echo(f"device {spec}: {error}", err=True)
     if as_json:
-        click.echo(json.dumps([{"device": spec, "kind": kind, **asdict(limits)} for spec, kind, limits in found]))
+        print_json([{"device": spec, "kind": kind, **asdict(limits)} for spec, kind, limits in found])
         return
     plan_tables.print_devices(found, tables.console())

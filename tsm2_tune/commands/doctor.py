@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 import click
 
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import database_option, device_option, json_option
 from tsm2_tune.console import tables
+from tsm2_tune.console.printable import print_json
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 STATE_WIDTH = 9  # columns of a line's first word (ok, note, problem) with its padding
@@ -38,16 +36,7 @@ def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -
     with tables.waiting("looking"):
         found = examine(spec, database)
     if as_json:
-        click.echo(
-            json.dumps(
-                {
-                    "device": found.spec,
-                    "can_tune": found.can_tune,
-                    "findings": [asdict(one) for one in found.findings],
-                },
-                indent=2,
-            )
-        )
+        print_json({"device": found.spec, "can_tune": found.can_tune, "findings": found.findings})
     else:
         console = tables.console()
         for one in found.findings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from tsm2_tune.commands.options import (
     wait_option,
 )
 from tsm2_tune.console import tables
-from tsm2_tune.console.printable import tell
+from tsm2_tune.console.printable import print_json, tell
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
 
@@ -86,7 +85,7 @@ def ladder(
                     interrupted += is_interruption(event)
             found = {problem: steps.rungs(problem, target, store, tuner.cache) for problem in problems}
     if as_json:
-        click.echo(json.dumps([steps.facts(problem, target, rungs) for problem, rungs in found.items()], indent=2))
+        print_json([steps.facts(problem, target, rungs) for problem, rungs in found.items()])
     else:
         for problem, rungs in found.items():
             device = target.identity.name + l2_state_text(target, options, is_asked=is_given(ctx, "cache"))

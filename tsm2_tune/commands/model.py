@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import json_option, planning_device_option, shapes_options
 from tsm2_tune.console import tables
+from tsm2_tune.console.printable import print_json
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
@@ -56,6 +55,6 @@ def model(spec: str | None, problems: tuple[Problem, ...], database: str | None,
         ceilings, source = newest.ceilings, plan_tables.measured_text(newest, shown_name(database))
     found = [modelled(problem, limits, ceilings) for problem in problems]
     if as_json:
-        click.echo(json.dumps([plan_tables.model_facts(one, limits, source) for one in found], indent=2))
+        print_json([plan_tables.model_facts(one, limits, source) for one in found])
     else:
         plan_tables.print_model(found, limits, source, tables.console())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import click
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import json_option, shapes_options
 from tsm2_tune.console import tables
-from tsm2_tune.console.printable import tell
+from tsm2_tune.console.printable import print_json, tell
 from tsm2_tune.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def predict(
         device, found = choices(source, problems, lambda known: stored_target(known, spec, database or "")[0], tell)
     rows, chosen = [_facts(one) for one in found], [one for one in found if isinstance(one, Choice)]
     if as_json:
-        click.echo(json.dumps({"device": device, "problems": rows}, indent=2))
+        print_json({"device": device, "problems": rows})
     else:
         _print(device, found, rows)
     if len(chosen) < len(found):
@@ -82,24 +81,21 @@ def _text_of(spec: str | None) -> Pretuned:
 
 def _facts(one: Choice | NoChoice) -> dict[str, Any]:
     """Return the fields of one problem for JSON; None where it has no kernel."""
-    from tsm2_tune.tuner.packs.choice import NoChoice
+    from tsm2_tune.tuner.packs.choice import Choice
 
-    if isinstance(one, NoChoice):
-        match = chosen = measured_at = None
-    else:
-        match, chosen = one.match, "vendor" if one.is_vendor_chosen else one.match.winner.config
-        batch = f"{one.measured_batch}*" if one.measured_batch > 1 else ""
-        measured_at = batch + "x".join(map(str, one.measured_at))
+    made = one if isinstance(one, Choice) else None
+    match = made and made.match
     return {
         "problem": one.asked.text,
         "kernel_us": match and match.expected_us,
-        "vendor_us": getattr(one, "vendor_us", None),
-        "x_vendor": getattr(one, "ratio", None),
+        "vendor_us": made and made.vendor_us,
+        "x_vendor": made and made.ratio,
         "is_measured": match and match.is_tuned,
-        "measured_at": measured_at,
-        "distance": getattr(one, "distance", None),
+        "measured_at": made
+        and f"{made.measured_batch}*" * (made.measured_batch > 1) + "x".join(map(str, made.measured_at)),
+        "distance": made and made.distance,
         "l2_state": match and match.winner.cache,
-        "chosen": chosen,
+        "chosen": made and ("vendor" if made.is_vendor_chosen else made.match.winner.config),
         "reason": one.reason,
     }
 

@@ -20,7 +20,7 @@ from tsm2_tune.commands.options import (
     shapes_options,
 )
 from tsm2_tune.console import tables
-from tsm2_tune.console.printable import tell
+from tsm2_tune.console.printable import print_json, tell
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def space(
             _print_kept(one)
         return
     if as_json:
-        click.echo(json.dumps([plan_tables.space_counts(one) for one in searched], indent=2))
+        print_json([plan_tables.space_counts(one) for one in searched])
         return
     for one in searched:
         plan_tables.print_space(one, tables.console(), explain=explain)
@@ -127,7 +127,7 @@ def _print_families(*, as_json: bool) -> None:
     from tsm2_tune.generator.families import FAMILIES
 
     if as_json:
-        click.echo(json.dumps({name: family.summary for name, family in FAMILIES.items()}, indent=2))
+        print_json({name: family.summary for name, family in FAMILIES.items()})
         return
     cells = [
         (name, "only by name" if one.only_by_name else "", ", ".join(one.dtypes), one.summary)
@@ -168,6 +168,6 @@ def _audit(
     limits = replace(limits, name=name)
     found = audit(of_families, limits, guidelines)
     if as_json:
-        click.echo(json.dumps(audit_tables.audit_facts(found, limits, shown_name(database)), indent=2))
+        print_json(audit_tables.audit_facts(found, limits, shown_name(database)))
     else:
         audit_tables.print_audit(found, limits, shown_name(database), tables.console())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import asdict
 
 import click
 
@@ -29,6 +31,11 @@ def one_line(text: str, characters: int = 160) -> str:
     if len(line) <= characters:
         return line
     return f"{line[:characters].rpartition(' ')[0] or line[: characters - 1]}…"
+
+
+def print_json(facts: object) -> None:
+    """Print the facts as JSON. A dataclass is printed as an object of its fields."""
+    click.echo(json.dumps(facts, indent=2, default=asdict))
 
 
 def tell(sentence: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tsm2_tune.console.printable import one_line
+from tsm2_tune.console.printable import one_line, print_json
 from tsm2_tune.console.tables import print_hanging, print_line, print_table
 from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
 from tsm2_tune.tuner.export.tables import facts_of
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) -> None:
     """Print a table with one row for each trial, or a JSON list."""
     if as_json:
-        console.print_json(json.dumps([facts_of(row) for row in rows]), ensure_ascii=True)
+        print_json([facts_of(row) for row in rows])
         return
     columns: dict[str, Callable[[TrialLine], str]] = {
         "trial": lambda row: str(row.id),
@@ -87,7 +86,7 @@ def trial_in_full(
     `has_samples` adds the measured times, `has_source` the CUDA source.
     """
     if as_json:
-        console.print_json(json.dumps(trial_facts(record)), ensure_ascii=True)
+        print_json(trial_facts(record))
         return
     for name, value in _summary(record):
         print_hanging(console, f"{f'{name}:':<15}{value}", 15)

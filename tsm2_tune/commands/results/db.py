@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 import click
 
 import tsm2_tune
@@ -14,7 +11,7 @@ from tsm2_tune.commands.errors import Group, option
 from tsm2_tune.commands.options import database_option, json_option, named_database, named_results
 from tsm2_tune.commands.results.import_ import print_import
 from tsm2_tune.console import tables
-from tsm2_tune.console.printable import printable, tell
+from tsm2_tune.console.printable import print_json, printable, tell
 from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
 
 
@@ -41,10 +38,7 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
         found = integrity.check(database)
     is_sound = all(one.state is not State.PROBLEM for one in found)
     if as_json:
-        findings = [asdict(one) for one in found]
-        click.echo(
-            json.dumps({"database": shown_name(database), "is_sound": is_sound, "findings": findings}, indent=2)
-        )
+        print_json({"database": shown_name(database), "is_sound": is_sound, "findings": found})
     else:
         click.echo(printable(f"{shown_name(database)}:"))
         for one in found:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +11,7 @@ import click
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import json_option, named_results, stored_device_option
 from tsm2_tune.console import tables
-from tsm2_tune.console.printable import one_line, tell
+from tsm2_tune.console.printable import one_line, print_json, tell
 from tsm2_tune.tuner.results.storage.addresses import command_on
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
             return
         found = [one for one in entries(store.database) if name is None or one.device_name == name]
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+        print_json(found)
     elif found:
         _table(found)
     else:
