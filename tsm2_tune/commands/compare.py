@@ -11,7 +11,7 @@ from tsm2_tune.commands.errors import Command, ended_by_signals
 from tsm2_tune.commands.options import cache_option, gpu_option, json_option, shapes_options, wait_option
 from tsm2_tune.commands.predict import closing_text, kernels_option, number_text
 from tsm2_tune.console import tables
-from tsm2_tune.console.printable import print_json, tell
+from tsm2_tune.console.printable import fields, print_json, tell
 from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
 from tsm2_tune.errors import InputError
 from tsm2_tune.pretuned import without_gpu
@@ -109,9 +109,8 @@ def _facts(one: Compared) -> dict[str, Any]:
         "dtype": asked.dtype_name,
         "product": product_text(asked.op),
         "layout": layout_text(asked.op),
-        "kernel_us": None if measured is None else measured.median_us,
-        "low_us": None if measured is None else measured.low_us,
-        "high_us": None if measured is None else measured.high_us,
+        "kernel_us": measured and measured.median_us,
+        **fields(measured, "low_us high_us"),
         "vendor_us": one.vendor_us,
         "x_vendor": None if measured is None or one.vendor_us is None else one.vendor_us / measured.median_us,
         "expected_us": one.choice.match.expected_us,

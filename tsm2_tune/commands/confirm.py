@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +10,7 @@ import tsm2_tune
 from tsm2_tune.commands.errors import Command, ended_by_signals
 from tsm2_tune.commands.options import json_option, named_database, selection_options, wait_option
 from tsm2_tune.console import tables
-from tsm2_tune.console.printable import print_json, tell
+from tsm2_tune.console.printable import fields, print_json, tell
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.results.storage.addresses import command_on, shown_name
 
@@ -67,19 +66,14 @@ def facts(one: Confirmed) -> dict[str, Any]:
         "l2_state": one.before.cache,
         "kept": one.is_kept,
         "previous_config": one.before.config,
-        "config": None if one.now is None else one.now.config,
+        **fields(one.now, "config"),
         "previous_us": one.before.median_us,
-        "remeasured_us": None if one.again is None else one.again.median_us,
-        "median_us": None if one.now is None else one.now.median_us,
-        "vendor_us": None if one.now is None else one.now.vendor_us,
+        "remeasured_us": one.again and one.again.median_us,
+        **fields(one.now, "median_us vendor_us"),
         "drift_percent": None if one.drift is None else 100 * one.drift,
         "change": one.change,
         "spread_percent": 100 * one.spread,
-        "slowed_samples": None if one.again is None else one.again.slowed,
-        "wrong_finalists": [{"config": each.config, **_ending(asdict(each))} for each in one.wrong],
+        "slowed_samples": one.again and one.again.slowed,
+        "wrong_finalists": [fields(each, "config outcome detail") for each in one.wrong],
         "error": one.trouble,
     }
-
-
-def _ending(event: dict[str, Any]) -> dict[str, Any]:
-    return {"outcome": event["outcome"].value, "detail": event["detail"]}

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from tsm2_tune.console.printable import fields
 from tsm2_tune.console.tables import print_line, print_table
 from tsm2_tune.generator.device.architecture import HOST
 from tsm2_tune.generator.device.limits import DeviceLimits
@@ -21,18 +22,15 @@ def audit_facts(found: Audit, limits: DeviceLimits, database: str) -> dict[str, 
     return {
         "device": limits.name,
         "database": database,
-        "trials": found.trials,
-        "left_out": found.left_out,
-        "measured": found.measured,
-        "problems": found.problems,
+        **fields(found, "trials left_out measured problems"),
         "guidelines": [
             {
-                "rule": one.rule,
-                "would_drop": one.would_drop,
-                "problems": one.problems,
+                **fields(one, "rule would_drop problems"),
                 "mean_cost": mean(one.costs) if one.costs else None,
                 "worst_cost": max(one.costs, default=None),
-                "dropped_winners": [_dropped_facts(dropped) for dropped in one.dropped],
+                "dropped_winners": [
+                    fields(each, "problem winner winner_us kept kept_us cost") for each in one.dropped
+                ],
             }
             for one in found.guidelines
         ],
@@ -41,17 +39,6 @@ def audit_facts(found: Audit, limits: DeviceLimits, database: str) -> dict[str, 
             for one in found.estimates
         ],
         "rules": [asdict(one) for one in found.rules],
-    }
-
-
-def _dropped_facts(dropped: DroppedWinner) -> dict[str, Any]:
-    return {
-        "problem": dropped.problem.text,
-        "winner": dropped.winner.text,
-        "winner_us": dropped.winner_us,
-        "kept": dropped.kept.text if dropped.kept is not None else None,
-        "kept_us": dropped.kept_us,
-        "cost": dropped.cost,
     }
 
 

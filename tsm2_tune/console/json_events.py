@@ -17,8 +17,7 @@ from tsm2_tune import __version__
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console.eta import Tally
 from tsm2_tune.console.heartbeat import LONG_SECONDS, Heartbeat
-from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.console.printable import fields
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Trial
 from tsm2_tune.tuner.runs.events import (
@@ -118,24 +117,15 @@ class EventLines:
             click.echo(json.dumps({"event": name, "time": at, **facts}))  # echo flushes
 
 
-def _fields(value: object, names: str) -> Facts:
-    """Return the attributes with these names, or None for each if the value is None.
-
-    A problem or a configuration is returned as its text.
-    """
-    found = {name: getattr(value, name, None) for name in names.split()}
-    return {name: one.text if isinstance(one, Problem | KernelConfig) else one for name, one in found.items()}
-
-
 def _run_started(event: RunStarted) -> Facts:
     identity, options = event.target.identity, event.options
     return {
         "device": identity.name,
-        **_fields(identity, "uuid compute_capability driver toolkit flags"),
+        **fields(identity, "uuid compute_capability driver toolkit flags"),
         "l2_state": event.target.cache(options.cache),
         "strategy": options.strategy,
         "gain_percent": None if options.gain is None else 100 * options.gain,
-        **_fields(options, "seed budget_seconds max_trials compile_limit_seconds run_limit_seconds"),
+        **fields(options, "seed budget_seconds max_trials compile_limit_seconds run_limit_seconds"),
         "problems": [problem.text for problem in event.problems],
     }
 
@@ -153,20 +143,20 @@ def _problem_started(event: ProblemStarted) -> Facts:
 
 def _trial(trial: Trial) -> Facts:
     return {
-        **_fields(trial, "problem config outcome detail"),
+        **fields(trial, "problem config outcome detail"),
         "is_intermediate_shape": trial.is_between,
         **_times(trial.measurement, trial.cache),
         "floor_us": trial.floor_us,
-        **_fields(trial.resources, "registers"),
+        **fields(trial.resources, "registers"),
         "spill_bytes": trial.spill_bytes,
-        **_fields(trial.resources, "smem_bytes blocks_per_sm"),
-        **_fields(trial, "compile_seconds total_seconds"),
+        **fields(trial.resources, "smem_bytes blocks_per_sm"),
+        **fields(trial, "compile_seconds total_seconds"),
     }
 
 
 def _times(measured: Measurement | None, cache: Cache) -> Facts:
     """Return the fields with the measured times; None without a measurement. `cache` is the state of the L2 cache."""
-    return {"l2_state": cache, **_fields(measured, "median_us low_us high_us sm_clock_mhz")}
+    return {"l2_state": cache, **fields(measured, "median_us low_us high_us sm_clock_mhz")}
 
 
 def _final(event: FinalStored) -> Facts:
@@ -176,7 +166,7 @@ def _final(event: FinalStored) -> Facts:
         "finalists": [{"config": config.text, **_times(one, one.cache)} for config, one in final.measurements],
         "vendor": [
             {
-                **_fields(one, "library version routine"),
+                **fields(one, "library version routine"),
                 "correct": one.verdict.correct,
                 **_times(one.measurement, one.measurement.cache),
             }
@@ -187,7 +177,7 @@ def _final(event: FinalStored) -> Facts:
 
 def _problem_ended(event: ProblemEnded) -> Facts:
     return {
-        **_fields(event, "problem new_trials tried timed_out untried interrupted quarantined"),
+        **fields(event, "problem new_trials tried timed_out untried interrupted quarantined"),
         "winner": None if event.winner is None else _winner(event.winner),
         "stop_reason": str(event.why),
     }
@@ -196,9 +186,9 @@ def _problem_ended(event: ProblemEnded) -> Facts:
 def _winner(row: BestRow) -> Facts:
     names = "median_us low_us high_us gbytes_per_s percent_of_floor vendor_us vendor_routine x_cublas ties"
     return {
-        **_fields(row, "problem trial_id config"),
+        **fields(row, "problem trial_id config"),
         "l2_state": row.cache,
-        **_fields(row, names),
+        **fields(row, names),
         "verified_in_full": bool(row.verified_in_full),
         "stale": bool(row.stale),
     }
@@ -212,31 +202,31 @@ def _progress(tally: Tally, run: str) -> Facts:
         "problems_ended": len(tally.ended),
         "remaining_seconds": None if seconds is None else round(seconds, 1),
         "mean_x_cublas": tally.mean_x_vendor,
-        **_fields(turn, "tried total best_us vendor_us"),
+        **fields(turn, "tried total best_us vendor_us"),
         "x_cublas": turn.x_vendor if turn else None,
-        **_fields(turn, "percent_of_floor"),
+        **fields(turn, "percent_of_floor"),
     }
 
 
 # Event class -> the name in its line, and the function that returns its fields.
 LINES: Mapping[type, tuple[str, Callable[[Any], Facts]]] = {
-    Noted: ("note", partial(_fields, names="text")),
+    Noted: ("note", partial(fields, names="text")),
     RunStarted: ("run_started", _run_started),
     ProblemStarted: ("problem_started", _problem_started),
     TrialStored: ("trial", lambda event: {"trial_id": event.trial_id, **_trial(event.trial)}),
     TrialInterrupted: ("trial_interrupted", lambda event: _trial(event.trial)),
     FinalStored: ("final", _final),
-    FinalFailure: ("final_failed", partial(_fields, names="problem detail interrupted")),
-    WinnerVerified: ("winner_verified", partial(_fields, names="problem trial_id config outcome detail")),
-    VendorLeftOut: ("vendor_skipped", partial(_fields, names="problem detail")),
-    ProblemLeft: ("problem_left", partial(_fields, names="problem")),
+    FinalFailure: ("final_failed", partial(fields, names="problem detail interrupted")),
+    WinnerVerified: ("winner_verified", partial(fields, names="problem trial_id config outcome detail")),
+    VendorLeftOut: ("vendor_skipped", partial(fields, names="problem detail")),
+    ProblemLeft: ("problem_left", partial(fields, names="problem")),
     ProblemEnded: ("problem_ended", _problem_ended),
-    PairsStarted: ("cross_timing_started", partial(_fields, names="")),
+    PairsStarted: ("cross_timing_started", partial(fields, names="")),
     FleetStarted: (
         "runs_started",
         lambda event: {"runs": list(event.runs), "problems": [problem.text for problem in event.problems]},
     ),
     RunEnded: ("run_ended", lambda event: {"error": event.trouble or None}),
-    PairMeasured: ("cross_timing_progress", partial(_fields, names="done total")),
+    PairMeasured: ("cross_timing_progress", partial(fields, names="done total")),
 }
 WITH_PROGRESS = ("problem_started", "trial", "trial_interrupted", "final", "problem_ended")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -31,6 +32,15 @@ def one_line(text: str, characters: int = 160) -> str:
     if len(line) <= characters:
         return line
     return f"{line[:characters].rpartition(' ')[0] or line[: characters - 1]}…"
+
+
+def fields(value: object, names: str) -> dict[str, Any]:
+    """Return the attributes with these names for JSON, or None for each if the value is None.
+
+    A problem or a configuration is returned as its text.
+    """
+    found = {name: getattr(value, name, None) for name in names.split()}
+    return {name: getattr(one, "text", one) for name, one in found.items()}
 
 
 def print_json(facts: object) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from tsm2_tune.console.printable import one_line, print_json
+from tsm2_tune.console.printable import fields, one_line, print_json
 from tsm2_tune.console.tables import print_hanging, print_line, print_table
 from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
 from tsm2_tune.tuner.export.tables import facts_of
@@ -47,21 +47,14 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
         "family": trial.config.family,
         "configuration": trial.config.text,
         "tunables": trial.config.tunables,
-        "outcome": trial.outcome,
-        "detail": trial.detail,
-        "current": record.current,
-        "unchanged": record.unchanged,
-        "ended_at": record.ended_at,
+        **fields(trial, "outcome detail"),
+        **fields(record, "current unchanged ended_at"),
         "resources": asdict(trial.resources) if trial.resources else None,
-        "spill_bytes": trial.spill_bytes,
-        "guideline_broken": trial.guideline_broken,
+        **fields(trial, "spill_bytes guideline_broken"),
         "verdict": _verdict_facts(trial.verdict),
         "l2_state": trial.cache,
         "is_intermediate_shape": trial.is_between,
-        "strategy": trial.strategy,
-        "floor_us": trial.floor_us,
-        "compile_seconds": trial.compile_seconds,
-        "total_seconds": trial.total_seconds,
+        **fields(trial, "strategy floor_us compile_seconds total_seconds"),
         "limits": asdict(trial.limits) if trial.limits else None,
         "measurements": [{"round": number, **facts_of(measured)} for number, measured in record.rounds],
         "run": asdict(run),
