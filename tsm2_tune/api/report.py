@@ -108,7 +108,6 @@ def _page(
 
 
 def _nothing(selection: Selection, store: Store, every: Sequence[TrialLine]) -> str:
-    """Return the error message for a selection without results."""
     if not every:
         return f"{store.path} has no trial yet: {tune_first(str(store.path))}"
     return selection.none_of("trial", [(Problem.parse(line.problem), line.cache) for line in every], store.path)

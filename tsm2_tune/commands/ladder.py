@@ -99,7 +99,6 @@ def ladder(
 
 
 def _print_unsolved(unsolved: Sequence[Rung], database: str) -> None:
-    """Print, on standard error, that some steps have no time, and what to do."""
     is_one_untried = any(not rung.tried for rung in unsolved)
     more = "raise --budget or --max-trials, or choose a smaller shape" if is_one_untried else "raise its limits"
     sentence = f"some steps have no time: see `{command_on('show', database)}`, or {more}"

@@ -123,7 +123,6 @@ def pack(
 
 
 def _print(found: Packed) -> None:
-    """Print the table of gains, and what the call did."""
     from tsm2_tune.tuner.packs.gains import mean
 
     console = tables.console()

@@ -123,7 +123,6 @@ def _print_kept(searched: SearchSpace) -> None:
 
 
 def _print_families(*, as_json: bool) -> None:
-    """Print a table of the kernel families, or JSON."""
     from tsm2_tune.generator.families import FAMILIES
 
     if as_json:

@@ -133,7 +133,6 @@ def _place(spec: str | None, cluster: str | None) -> str:
 
 
 def _json(database: str, is_unasked_host: bool) -> EventLines:
-    """Return the object that prints the run's events as JSON lines."""
     from tsm2_tune.console.json_events import EventLines
 
     if is_unasked_host:
@@ -142,7 +141,6 @@ def _json(database: str, is_unasked_host: bool) -> EventLines:
 
 
 def _progress(ctx: click.Context, is_unasked_host: bool) -> RunProgress:
-    """Return the object that prints the run's progress for people."""
     from tsm2_tune.console.run_progress import RunProgress, l2_state_text
     from tsm2_tune.console.tables import console
 

@@ -156,7 +156,6 @@ class SearchProgress:
         self._shown[run] = _Shown(number, task)
 
     def _remove_line(self, run: str) -> None:
-        """Remove the run's line from the display."""
         if (shown := self._shown.pop(run, None)) is not None:
             self._progress.remove_task(shown.task)
 
@@ -213,7 +212,6 @@ class SearchProgress:
             shown.failed[outcome] = shown.failed.get(outcome, 0) + 1
 
     def _update(self) -> None:
-        """Update the progress bars."""
         if self._all is not None:
             self._progress.update(self._all, completed=self._tally.share)
         for run, turn in self._tally.turns.items():
@@ -256,7 +254,6 @@ class SearchProgress:
         return f"{name}{shown.number}/{self._tally.problems} "
 
     def _print_line(self, text: str) -> None:
-        """Print a line of plain text above the progress bars."""
         self._printed_at = self._clock()
         print_line(self._progress.console, text)
 

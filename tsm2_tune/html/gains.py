@@ -198,7 +198,6 @@ def devices(runs: Sequence[TuningRun], winners: Sequence[BestRow], ended: Mappin
 
 
 def _days(times: Sequence[str]) -> str:
-    """Return a text with the first and the last date of these times; "-" without any."""
     return " to ".join(dict.fromkeys((min(times)[:10], max(times)[:10]))) if times else "-"
 
 

@@ -159,7 +159,6 @@ def _ending(status: int) -> str:
 
 
 def _end_all() -> None:
-    """End all probes that are still running."""
     for process in list(_running):
         _end(process)
 
