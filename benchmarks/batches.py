@@ -8,9 +8,9 @@ PyTorch's `bmm` calls cuBLAS's routine. The floor is the least time that the mea
 
 from __future__ import annotations
 
-import json
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -19,7 +19,8 @@ import click
 
 import tsm2_tune
 from benchmarks.gpu import gpu
-from benchmarks.result_file import program_facts, require_new
+from benchmarks.result_file import device_facts, read, require_new, write_json
+from benchmarks.tables import Row, markdown
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import Seconds
 from tsm2_tune.generator.problem import INT32_MAX, Problem, dtype_named
@@ -42,6 +43,8 @@ STACKS = {  # regime -> m, n, k of a product, and the letters of A and B
 }
 DTYPES = ("f32", "f64", "c64", "c128", "bf16")
 ROW_MAJOR = {"nn": "ttt", "tn": "ntt", "tx": "nxt"}
+HEADS = ("batches", "type", "count", "speed-up", "least", "over 3 % slower", "% of floor")
+SLOWER = 0.97  # a batch with a smaller speedup is slower than by cuBLAS
 
 
 def problems() -> Iterator[Problem]:
@@ -63,6 +66,48 @@ def _batch(m: int, n: int, k: int, dtype: str, op: str) -> Problem:
     return Problem(m, n, k, dtype, op, min(max(int(BYTES / bytes_of_one), 2), INT32_MAX))
 
 
+def best_rows(paths: Iterable[Path]) -> dict[Problem, Row]:
+    """Return {problem: row}. Of several rows of a problem the one with the largest speed-up counts."""
+    found: dict[Problem, Row] = {}
+    for path in paths:
+        for row in read(path)["rows"]:
+            problem = Problem.parse(row["problem"])
+            if problem not in found or row["x_cublas"] > found[problem]["x_cublas"]:
+                found[problem] = row
+    return found
+
+
+def kind(problem: Problem) -> tuple[bool, str, int, str]:
+    """Return whether the batch is a stack, its kind, the largest size of its line in the table, and the type."""
+    m, n, k, dtype = problem.m, problem.n, problem.k, problem.dtype_name
+    if max(m, n, k) > LARGEST_SMALL:
+        regime = "X^T X" if problem.is_gram else "L" if max(n, k) <= LARGEST_SMALL else "T" if k > max(m, n) else "R"
+        return True, f"stacks of {regime}", 0, dtype
+    size = next(most for most in (8, 16, LARGEST_SMALL) if m <= most)
+    return False, f"small, {f'n = {n}, m = k' if n < k else 'm = n = k'}", size, dtype
+
+
+def table(found: Mapping[Problem, Row]) -> str:
+    """Return a Markdown table with a line for each kind and type, and one for all."""
+    kinds: dict[tuple[bool, str, int, str], list[Problem]] = {}
+    for problem in found:
+        kinds.setdefault(kind(problem), []).append(problem)
+    lines = []
+    for (is_stack, name, _, dtype), problems in sorted(kinds.items()):
+        least, most = (of(problem.m for problem in problems) for of in (min, max))
+        extents = f"{least} to {most}" if least < most else f"{least}"
+        text = name if is_stack else f"{name}: {extents}"
+        lines.append(_line(text, dtype, [found[problem] for problem in problems]))
+    return markdown(HEADS, [*lines, _line("all", "", list(found.values()))], texts=HEADS[:2])
+
+
+def _line(batches: str, dtype: str, rows: list[Row]) -> tuple[str, ...]:
+    gains = [row["x_cublas"] for row in rows]
+    mean, slower = statistics.geometric_mean(gains), sum(gain < SLOWER for gain in gains)
+    floor = statistics.mean(row["percent_of_floor"] for row in rows)
+    return batches, dtype, str(len(rows)), f"{mean:.2f}", f"{min(gains):.2f}", str(slower), f"{floor:.0f}"
+
+
 @click.command(cls=Command)
 @click.option("--device", "spec", default="0", show_default=True, help="A CUDA ordinal, or several: 0,1.")
 @click.option("--seconds", type=Seconds(min=0, min_open=True), default=4.0, show_default=True, help="Of each search.")
@@ -71,9 +116,8 @@ def _batch(m: int, n: int, k: int, dtype: str, op: str) -> Problem:
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(spec: str, seconds: float, most_seconds: float, db: str, output: Path) -> None:
     """Tune each batch, and write the winners' times beside cuBLAS's to a file after every few."""
-    for ordinal in spec.split(","):
-        gpu(ordinal)
-    require_new(output, "name another --output")
+    target, *_ = map(gpu, spec.split(","))
+    require_new(output)
     began, rows, left = time.monotonic(), [], problems()
     while some := list(islice(left, OF_A_RUN)):
         if time.monotonic() - began > most_seconds:
@@ -84,8 +128,8 @@ def main(spec: str, seconds: float, most_seconds: float, db: str, output: Path) 
         for winner in result.winners:
             rows.append(asdict(winner) | {"problem": winner.problem.text})
             click.echo(winner)
-        facts = {"command": f"benchmarks.batches --device {spec} --seconds {seconds:g}", **program_facts()}
-        output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        command = f"python -m benchmarks.batches --device {spec} --seconds {seconds:g}"
+        write_json(output, {**device_facts(command, target), "rows": rows})
 
 
 if __name__ == "__main__":

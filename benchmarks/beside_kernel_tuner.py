@@ -11,21 +11,19 @@ in turns with the other's.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-import tsm2_tune
+from benchmarks.result_file import device_facts, write_json
 from tsm2_tune.api.parse import REACH
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import Launch
@@ -33,7 +31,6 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.space import SearchSpace, search_space
-from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final
@@ -124,17 +121,8 @@ def tuned_by_kernel_tuner(problem: Problem, candidates: Sequence[Candidate], tar
     index, real = np.int32 if problem.index_bits == 32 else np.int64, a.dtype.type
     extents = [index(extent) for extent in (problem.m, problem.n, problem.k)]
     lines = {name: index(length) for name, (length, _) in problem.stored.items()}  # leading dimensions
-    arguments: list[Any] = [
-        *extents,
-        real(1),
-        a,
-        lines["A"],
-        b,
-        lines["B"],
-        real(0),
-        np.zeros_like(product),
-        lines["C"],
-    ]
+    arguments: list[Any] = [*extents, real(1), a, lines["A"], b, lines["B"]]
+    arguments += [real(0), np.zeros_like(product), lines["C"]]
     answer = [None] * 9 + [product, None]
     added = workspace(launches, problem, a.dtype)
     arguments, answer = arguments + added, answer + [None] * len(added)
@@ -214,17 +202,8 @@ def main(device: str, most: int, output: Path) -> None:
         import kernel_tuner
 
         rows = [row_of(text, families, target, most) for text, families in CASES.items()]
-    facts = {
-        "command": "python -m benchmarks.beside_kernel_tuner",
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": target.identity.name,
-        "driver": target.identity.driver,
-        "toolkit": target.identity.toolkit,
-        "cores": cores(),
-        "tsm2_tune": tsm2_tune.__version__,
-        "kernel_tuner": kernel_tuner.__version__,
-    }
-    output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    facts = device_facts("python -m benchmarks.beside_kernel_tuner", target)
+    write_json(output, {**facts, "kernel_tuner": kernel_tuner.__version__, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -10,34 +10,51 @@ them. The kernels take less time than a call, so the calls never wait for the GP
 from __future__ import annotations
 
 import importlib.util
-import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+import timeit
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
 
-from benchmarks.call_tables import BY_LAUNCHER, LEFT, NEW, OUT, OWN, PLAN, SPLIT, table
 from benchmarks.gpu import gpu
-from tsm2_tune import __version__
+from benchmarks.result_file import device_facts, write_json
+from benchmarks.tables import markdown, number
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
+
+OUT, NEW = "gemm(a, b, out=c)", "gemm(a, b)"
+SPLIT = "gemm(x, y, out=z), whose kernel splits k"
+LEFT = "gemm(a, b, out=c) of another type, left to the library"
+PLAN = "plan()"
+OWN = {"torch": "torch.mm(a, b, out=c)", "cupy": "cupy.matmul(a, b, out=c)"}
+BY_LAUNCHER = "launcher: "
+LINES = (  # label of a table row -> name of the call
+    ("`gemm(a, b, out=c)`", OUT),
+    ("the same, where the kernel splits k", SPLIT),
+    ("`gemm(a, b)`", NEW),
+    ("`gemm(a, b, out=c)` with the launcher", BY_LAUNCHER + OUT),
+    ("the same, where the kernel splits k", BY_LAUNCHER + SPLIT),
+    ("`gemm(a, b)` with the launcher", BY_LAUNCHER + NEW),
+    ("`plan(a, b, c)()`", PLAN),
+    ("`gemm(a, b, out=c)` that the library computes", LEFT),
+)
 
 M, N, K = 1024, 8, 256
 SIDE, LONG = 8, 8192  # extents of X^T Y, whose kernel uses split-k
 ROUNDS, CALLS, THREADS = 30, 200, 8
+WAYS = ("without", "installed")  # whether the module overrides PyTorch's operators
 FRESH = 200  # number of shapes that are called for the first time
-OF_PACK = 4096  # m and k of a product for which the module of many kernels has one
 
-FACTORS = "gemm(a, b, out=c, alpha=2.0, beta=1.0)"
 Call = Callable[[], object]
 Calls = dict[str, Call]
 
@@ -63,28 +80,15 @@ def _run(arguments: list[str]) -> None:
 
 def imported(path: Path) -> ModuleType:
     """Return the exported module at the path. Raise InputError if the file is no such module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is no Python file: name a module that tsm2-tune export has written")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
     try:
-        spec.loader.exec_module(module)
+        loader = SourceFileLoader(path.stem, str(path))
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader(path.stem, loader))  # type: ignore[arg-type]
+        sys.modules[path.stem] = module
+        loader.exec_module(module)
+        _ = module.WINNERS
     except Exception as error:  # the file is code and can raise any exception
-        raise InputError(f"{path} cannot be imported ({error}): export it again") from None
-    if not hasattr(module, "WINNERS"):
-        raise InputError(f"{path} is no exported module: name one that tsm2-tune export has written")
+        raise InputError(f"{path} cannot be imported ({error}): name a module that export has written") from None
     return module
-
-
-def import_ms(path: Path) -> float:
-    """Return the milliseconds of importing the module in a new process with NumPy loaded."""
-    program = (
-        "import time, numpy, sys; sys.path.insert(0, sys.argv[1]); start = time.perf_counter(); import best_kernels;"
-        " print(1e3 * (time.perf_counter() - start))"
-    )
-    command = [sys.executable, "-c", program, str(path.parent)]
-    return min(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) for _ in range(3))
 
 
 def of_torch(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
@@ -104,26 +108,18 @@ def of_torch(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
         assert module.choice(x, y, z).launch.has_workspace
         assert isinstance(module.choice(*wide), module.Vendor)
         assert torch.equal(module.gemm(*wide[:2], out=wide[2]), wide[0] @ wide[1])
-    planned = best.plan(a, b, c)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        torch.mm(a, b, out=c)
     calls = {
         OWN["torch"]: lambda: torch.mm(a, b, out=c),
-        "torch.mm(a, b)": lambda: torch.mm(a, b),
-        "graph of torch.mm, replay": graph.replay,
         OUT: lambda: best.gemm(a, b, out=c),
         NEW: lambda: best.gemm(a, b),
-        FACTORS: lambda: best.gemm(a, b, out=c, alpha=2.0, beta=1.0),
         SPLIT: lambda: best.gemm(x, y, out=z),
         LEFT: lambda: best.gemm(*wide[:2], out=wide[2]),
-        PLAN: planned,
+        PLAN: best.plan(a, b, c),
     }
     if torch.Tensor in compiled.launchers:  # else the launcher does not support this version of PyTorch
         calls |= {
             BY_LAUNCHER + OUT: lambda: compiled.gemm(a, b, out=c),
             BY_LAUNCHER + NEW: lambda: compiled.gemm(a, b),
-            BY_LAUNCHER + FACTORS: lambda: compiled.gemm(a, b, out=c, alpha=2.0, beta=1.0),
             BY_LAUNCHER + SPLIT: lambda: compiled.gemm(x, y, out=z),
         }
     return calls, torch.cuda.synchronize
@@ -146,7 +142,6 @@ def of_cupy(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
             assert cupy.allclose(module.gemm(x, y, out=z), x @ y, rtol=1e-4)
     calls = {
         OWN["cupy"]: lambda: cupy.matmul(a, b, out=c),
-        "cupy.matmul(a, b)": lambda: cupy.matmul(a, b),
         OUT: lambda: best.gemm(a, b, out=c),
         NEW: lambda: best.gemm(a, b),
         SPLIT: lambda: best.gemm(x, y, out=z),
@@ -220,14 +215,14 @@ def in_threads(calls: Calls, wait: Call) -> dict[str, float]:
     return found
 
 
-def first_calls(best: ModuleType, m: int = M, k: int = K) -> dict[str, float]:
+def first_calls(best: ModuleType) -> dict[str, float]:
     """Return the median microseconds of the first and of the second call with a new shape and a loaded kernel."""
     import torch
 
-    shapes = [(m + 8 * turn, N, k) for turn in range(1, FRESH + 1)]
+    rows = [M + 8 * turn for turn in range(1, FRESH + 1)]
     arrays = [
-        (torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda"), torch.empty(m, n, device="cuda"))
-        for m, n, k in shapes
+        (torch.randn(m, K, device="cuda"), torch.randn(K, N, device="cuda"), torch.empty(m, N, device="cuda"))
+        for m in rows
     ]
     times: list[list[float]] = [[], []]
     for one in times:
@@ -239,67 +234,65 @@ def first_calls(best: ModuleType, m: int = M, k: int = K) -> dict[str, float]:
     return {name: round(statistics.median(one), 2) for name, one in zip(("first", "second"), times, strict=True)}
 
 
-def of_pack(path: Path) -> dict[str, Any]:
-    """Return the results of `first_calls` for a module of many kernels, without and with its launcher."""
-    found: dict[str, Any] = {"bytes": path.stat().st_size, "product": f"{OF_PACK}x{N}x{OF_PACK}:f32"}
-    for name in ("first_call_us", "first_call_with_launcher_us"):
-        module = imported(path)
-        found["kernels"] = len({winner.digest for winner in module.WINNERS})
-        if name == "first_call_us":
-            vars(module)["LAUNCHER"] = None
-        elif module.launcher() is None:
-            raise InputError(f"{path} holds no launcher that loads here: export it with --launcher")
-        found[name] = first_calls(module, OF_PACK, OF_PACK)
+def with_overrides(best: ModuleType) -> dict[str, dict[str, float]]:
+    """Return each call's median microseconds without and with the module's overrides, from alternating rounds."""
+    import torch
+
+    a, b = torch.randn(M, K, device="cuda"), torch.randn(K, N, device="cuda")
+    out, row, gaps = torch.empty(M, N, device="cuda"), torch.randn(N, device="cuda"), (a[::2, ::2], b[: K // 2])
+    calls: Calls = {
+        "torch.mm(a, b)": lambda: torch.mm(a, b),
+        "torch.mm(a, b), which is left": lambda: torch.mm(*gaps),
+        "torch.addmm(row, a, b), which is left": lambda: torch.addmm(row, a, b),
+        "best_kernels.torch.mm(a, b)": lambda: best.torch.mm(a, b),
+        "best_kernels.gemm(a, b, out=c)": lambda: best.gemm(a, b, out=out),
+    }
+    found = {}
+    for name, call in calls.items():
+        us: dict[str, list[float]] = {way: [] for way in WAYS}
+        for way in WAYS * (ROUNDS + 1):
+            with best.installed() if way == "installed" else nullcontext():
+                call()
+                torch.cuda.synchronize()
+                us[way].append(1e6 * timeit.timeit(call, number=CALLS) / CALLS)
+        found[name] = {way: statistics.median(us[way][1:]) for way in WAYS}
     return found
 
 
-def parts() -> dict[str, float]:
-    """Return the microseconds of single steps of a call, such as reading a tensor's attributes."""
-    import ctypes
+def call_us(found: Mapping[str, Any], library: str, name: str) -> float | None:
+    """Return the microseconds of a call from one thread, or None if it was not measured."""
+    us: float | None = found[library]["one_thread"].get(name, {}).get("median_us")
+    return us
 
-    import torch
 
-    a = torch.randn(M, K, device="cuda")
-    driver, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-    at = ctypes.byref(context)
-    raw = torch._C._cuda_getCurrentRawStream
-    one: Calls = {
-        "shape, strides, type, device, address and bits of a tensor": lambda: (
-            a.shape, a.stride(), a.dtype, a.get_device(), a.is_conj(), a.is_neg(), a.requires_grad, a.data_ptr(),
-        ),
-        "current stream": lambda: raw(0),
-        "cuCtxGetCurrent by ctypes": lambda: driver.cuCtxGetCurrent(at),
-        "an empty call": lambda: None,
-    }  # fmt: skip
-    return {name: times["median_us"] for name, times in microseconds(one, lambda: None).items()}
+def table(found: Mapping[str, Any]) -> str:
+    """Return a Markdown table of calls: microseconds, and their ratio to the library's own call."""
+    owns = {library: call_us(found, library, own) or 0.0 for library, own in OWN.items()}
+    own_words = "the library's own: `torch.mm(a, b, out=c)`, `cupy.matmul(a, b, out=c)`"
+    lines = [(own_words, *(number(us, 1) for us in owns.values()))]
+    for words, name in LINES:
+        times = {library: call_us(found, library, name) for library in OWN}
+        if any(times.values()):
+            lines.append(
+                (words, *("–" if us is None else f"{us:.1f} ({us / owns[at]:.2f})" for at, us in times.items()))
+            )
+    return markdown(("one call", "PyTorch tensors", "CuPy arrays"), lines, texts=("one call",))
 
 
 @click.command(cls=Command)
 @click.option("--device", default="0", show_default=True)
-@click.option(
-    "--pack",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="An exported module with the launcher: first calls are measured of its kernels too, among which it chooses.",
-)
 @click.option("--output", type=click.Path(path_type=Path), required=True)
-def main(device: str, pack: Path | None, output: Path) -> None:
+def main(device: str, output: Path) -> None:
     """Measure, print the table, and write the file."""
     target = gpu(device)
     with tempfile.TemporaryDirectory() as folder:
         path, path_of_compiled = made_modules(Path(folder), device)
         best, compiled = imported(path), imported(path_of_compiled)
         found: dict[str, Any] = {
-            "device": target.identity.name,
-            "driver": target.identity.driver,
-            "toolkit": target.identity.toolkit,
-            "tsm2_tune": __version__,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **device_facts("python -m benchmarks.call_cost", target),
             "python": sys.version.split()[0],
             "product": f"{M}x{N}x{K}:f32",
             "kernels": {w.op: w.config for w in best.WINNERS},
-            "module_bytes": path.stat().st_size,
-            "module_bytes_with_launcher": path_of_compiled.stat().st_size,
-            "import_ms": round(import_ms(path), 1),
         }
         for library, arrays in (("torch", of_torch), ("cupy", of_cupy), ("pycuda", of_pycuda)):
             calls, wait = arrays(best, compiled)
@@ -307,14 +300,11 @@ def main(device: str, pack: Path | None, output: Path) -> None:
             if library != "pycuda":  # a PyCUDA context belongs to one thread
                 found[library]["version"] = sys.modules[library].__version__
                 found[library]["threads_us"] = in_threads(calls, wait)
-        found["first_call_us"] = first_calls(best)
+        found["first_call_us"], found["overrides_us"] = first_calls(best), with_overrides(best)
         if BY_LAUNCHER + NEW in found["torch"]["one_thread"]:
             found["first_call_with_launcher_us"] = first_calls(compiled)
-        if pack is not None:
-            found["first_calls_of_a_pack"] = of_pack(pack)
-        found["parts_us"] = parts()
     click.echo(table(found))
-    output.write_text(json.dumps(found, indent=1) + "\n")
+    write_json(output, found)
 
 
 if __name__ == "__main__":

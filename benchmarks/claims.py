@@ -1,19 +1,27 @@
-"""Numbers of gains and losses against cuBLAS that the documentation states, from a result file of `versus_cublas`."""
+"""Tables and CSV of a result file of `versus_cublas`: gains and losses against cuBLAS and cuBLASLt."""
 
 from __future__ import annotations
 
+import csv
+import io
 import statistics
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
-from benchmarks.headline import markdown, number, rival, speed_ups
+from benchmarks.cells import CELL_KEY, in_set
+from benchmarks.tables import OPPONENTS, WHO, Row, markdown, number, rival, vendor_us
+from tsm2_tune.generator.families import parse_config
 
-Row = dict[str, Any]
 Outcome = Literal["ahead", "even", "behind"]
 
 MATTERS = 0.02  # a library counts as faster if it takes less by this fraction of our time
 NAMES = {"bf16": "bf16, f16", "f16": "bf16, f16"}  # labels of element types that share a line
 REGIMES = ("R", "L", "L small", "T", "T small", "G")
+TIMES = tuple(f"{who}_{part}us" for who in WHO for part in ("", "low_", "high_"))
+COLUMNS = (
+    *CELL_KEY, "set", *TIMES, *(f"{who}_verified" for who in OPPONENTS), "speed_up", "percent_of_floor",
+    "ours_graph_us", "cublas_graph_us", "launch_floor_us", "sm_clock_mhz", "configuration",
+)  # fmt: skip
 
 
 def outcome(row: Row) -> Outcome:
@@ -45,7 +53,8 @@ def summary(rows: Iterable[Row]) -> str:
     """
     lines = []
     for (regime, dtype), group in _groups(rows):
-        found, ratios = [outcome(row) for row in group], speed_ups(group)
+        found = [outcome(row) for row in group]
+        ratios = [us / row["ours_us"] for row in group if (us := vendor_us(row)) is not None]
         lines.append(
             (
                 regime,
@@ -87,3 +96,31 @@ def _groups(rows: Iterable[Row]) -> list[tuple[tuple[str, str], list[Row]]]:
 def _lost(rows: Iterable[Row]) -> list[Row]:
     """Return the rows in which a library is faster by more than MATTERS, a fraction of our time."""
     return [row for row in rows if outcome(row) == "behind" and lead_of_rival(row) > MATTERS]
+
+
+def cells_csv(rows: Iterable[Row]) -> str:
+    """Return CSV text with a line for each row: medians with a clean L2, ends of their intervals, and the winner.
+
+    Regime G is X^T X: its cuBLAS times are those of syrk or herk. `speed_up` is the time of the faster of cuBLAS and
+    cuBLASLt, if its result is correct, divided by ours.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        us, config = vendor_us(row), parse_config(row["configuration"])
+        derived = {
+            "set": "headline" if in_set(row, "headline") else "other",
+            "speed_up": None if us is None else us / row["ours_us"],
+            "configuration": row["configuration"] if config is None else config.text,
+        }
+        writer.writerow(_text((row | derived).get(name)) for name in COLUMNS)
+    return text.getvalue()
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

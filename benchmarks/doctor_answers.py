@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 
+from benchmarks.result_file import write_json
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.compile.nvcc import nvcc_path
@@ -85,7 +86,7 @@ def main(output: Path) -> None:
     """Write the output of doctor to a file."""
     found = answers(os.path.realpath(nvcc_path()))
     facts = {"command": "python -m benchmarks.doctor_answers", "date": datetime.now(UTC).date().isoformat()}
-    output.write_text(json.dumps({**facts, "answers": found}, indent=1) + "\n", encoding="utf-8")
+    write_json(output, {**facts, "answers": found})
     for name, one in found.items():
         click.echo("\n".join([f"{name}: exit status {one['exit_status']}", *one["lines"], ""]))
 

@@ -9,7 +9,6 @@ cache.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ from statistics import mean
 import click
 
 import tsm2_tune
-from benchmarks.result_file import program_facts
+from benchmarks.result_file import device_facts, write_json
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.device.cuda import cuda_device_count
@@ -67,10 +66,9 @@ def main(shapes: str, max_trials: int, output: str) -> None:
         turns.append({"gpus": gpus, "trials": len(rate.times), "trials_per_second": round(rate.per_second, 2)})
         click.echo(turns[-1])
     one, every = (mean(turn["trials_per_second"] for turn in turns[first::2]) for first in (1, 2))
-    identity = find_target("0").identity
-    facts = {"device": identity.name, "driver": identity.driver, "toolkit": identity.toolkit, **program_facts()}
+    facts = device_facts(f"python -m benchmarks.fleet_rate --max-trials {max_trials}", find_target("0"))
     found = {"shapes": shapes, "max_trials": max_trials, "turns": turns, "gain": round(every / one, 3)}
-    Path(output).write_text(json.dumps(facts | found, indent=1) + "\n", encoding="utf-8")
+    write_json(Path(output), facts | found)
     click.echo(f"{turns[0]['gpus']} GPUs make {every / one:.2f} times the trials of one")
 
 

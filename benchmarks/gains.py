@@ -1,8 +1,5 @@
 """A program's speedup over cuBLAS, including the host's cost of each call, on tuned and on untuned shapes.
 
-    tsm2-tune export --db unseen.db --format json --output tuned.json
-    python -m benchmarks.gains --tuned tuned.json --unseen unseen.json --calls call-cost.json
-
 A program that multiplies in a loop waits for the longer of two times: the host's call, which launches a kernel, and
 the kernel. So each product counts as the longer time. Our call is `gemm(a, b, out=c)` and the vendor's is
 `torch.mm(a, b, out=c)`, with the times that `benchmarks.call_cost` measured for a small product. The vendor's kernel
@@ -18,18 +15,12 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import click
-
-from benchmarks.call_tables import LEFT, OUT, OWN, SPLIT, call_us, read_calls
-from benchmarks.headline import Row, geometric_mean, markdown, number
+from benchmarks.call_cost import LEFT, OUT, OWN, SPLIT, call_us
 from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
-from benchmarks.result_file import is_extent, is_number, is_text, is_time, unusable_field
-from benchmarks.unseen_file import read_unseen
-from benchmarks.unseen_tables import MARGIN, cublas_us, percent, plan_us, ranked, vendor_us
-from tsm2_tune.commands.errors import Command
-from tsm2_tune.errors import InputError
+from benchmarks.tables import Row, markdown, number, vendor_us
+from benchmarks.unseen_tables import MARGIN, cublas_us, percent, plan_us, ranked
+from tsm2_tune.tuner.packs.gains import mean
 
 TUNED, UNSEEN, TIMED = "tuned", "not tuned", "not tuned, measure=True"
 KINDS = (TUNED, UNSEEN, TIMED)
@@ -58,11 +49,11 @@ class Calls:
 
     @classmethod
     def of(cls, path: Path) -> Calls:
-        """Return the call times with PyTorch tensors from a file of call_cost. Raise InputError for another file.
+        """Return the call times with PyTorch tensors from a file of call_cost.
 
         Our time is the longer one of a kernel with split-k and one without.
         """
-        found = read_calls(path)
+        found = json.loads(path.read_text(encoding="utf-8"))
         ours, split, vendors, left = (
             call_us(found, "torch", name) or 0.0 for name in (OUT, SPLIT, OWN["torch"], LEFT)
         )
@@ -76,13 +67,6 @@ class Calls:
 NO_CALLS = Calls(0.0, 0.0, 0.0)  # calls without cost: only the kernels' times count
 
 
-OF_A_TUNED_SHAPE: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("m", "n", "k"), is_extent),
-    **dict.fromkeys(("device", "l2_state"), is_text),
-    "median_us": is_number,
-    **dict.fromkeys(("vendor_us", "cublas_us"), is_time),
-    **dict.fromkeys(("vendor_right", "cublas_right"), lambda value: value in (None, 0, 1)),
-}
 SMALL = 64  # extents up to this are small
 
 
@@ -91,26 +75,6 @@ def regime_of(m: int, n: int, k: int) -> str:
     if max(n, k) <= SMALL < m:
         return "L"
     return "T" if max(m, n) <= SMALL < k else "R"
-
-
-def read_tuned(path: Path) -> tuple[str, list[Row]]:
-    """Return the device and the winners with a clean L2 from a JSON export.
-
-    Raise InputError if the file is no JSON export of one GPU.
-    """
-    try:
-        rows = list(json.loads(path.read_text(encoding="utf-8"))["best"])
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
-        rows = []
-    if not rows:
-        raise InputError(f"{path} has no winners: name what tsm2-tune export --format json has written")
-    for place, row in enumerate(rows, start=1):
-        if (unusable := unusable_field(row, OF_A_TUNED_SHAPE)) is not None:
-            raise InputError(f"{path} has no usable {unusable} in winner {place}: export it again")
-    found = {(row["device"], row["l2_state"]) for row in rows}
-    if found != {(rows[0]["device"], "clean")}:
-        raise InputError(f"{path} has times of {len(found)} GPUs and states of the L2: export --cache clean --device")
-    return rows[0]["device"], rows
 
 
 def tuned_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
@@ -173,13 +137,11 @@ def table(gains: Gains, of_kernels: Gains) -> str:
         for kind in KINDS:
             if values := gains.get((regime, kind)):
                 ratios = (
-                    geometric_mean(of_kernels[regime, kind]), geometric_mean(values), statistics.median(values),
+                    mean(of_kernels[regime, kind]), mean(values), statistics.median(values),
                     ranked(values, 0.1), values[0],
                 )  # fmt: skip
                 slower = percent(share_slower(values))
                 lines.append((NAMES[regime], kind, str(len(values)), *(number(x, 2) for x in ratios), slower))
-    if not lines:
-        raise InputError("no product with right answers of both: measure some first")
     return markdown(heads, lines, texts=("regime", "shapes"))
 
 
@@ -191,7 +153,7 @@ def short_table(gains: Gains) -> str:
     heads = ("regime", "shapes", "count", "speed-up", "10th percentile", "over 3 % slower")
     lines = [
         (
-            NAMES[regime], kind, str(len(values)), number(geometric_mean(values), 2), number(ranked(values, 0.1), 2),
+            NAMES[regime], kind, str(len(values)), number(mean(values), 2), number(ranked(values, 0.1), 2),
             percent(share_slower(values)),
         )
         for regime in NAMES
@@ -232,10 +194,10 @@ def draw(gains: Gains, heading: str, path: Path, kinds: Sequence[str] = KINDS) -
             if beyond:
                 most = f"{beyond} more, up to {values[-1]:.0f} x"
                 axis.text(RIGHTMOST * 1.06, line, most, va="center", color=colour)
-            mean = float(geometric_mean(values) or 1.0)
-            axis.plot([mean] * 2, [line - 0.4, line + 0.4], color=colour, linewidth=3)
+            bar = float(mean(values) or 1.0)
+            axis.plot([bar] * 2, [line - 0.4, line + 0.4], color=colour, linewidth=3)
             box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-            axis.text(mean * 1.04, line, f"{mean:.2f} x", va="center", fontweight="bold", bbox=box)
+            axis.text(bar * 1.04, line, f"{bar:.2f} x", va="center", fontweight="bold", bbox=box)
         axis.set_xscale("log", base=2)
         axis.set_xlim(right=RIGHTMOST * 2.4)
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:g} x")
@@ -246,25 +208,3 @@ def draw(gains: Gains, heading: str, path: Path, kinds: Sequence[str] = KINDS) -
         figure.tight_layout()
         figure.savefig(path, dpi=DOTS_PER_INCH, format="png")
         plt.close(figure)
-
-
-FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-@click.command(cls=Command, help=__doc__)
-@click.option("--tuned", type=FILE, required=True, help="The pack's winners, as export --format json writes them.")
-@click.option("--unseen", type=FILE, required=True, help="One of unseen.")
-@click.option("--calls", type=FILE, required=True, help="One of call_cost.")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="A PNG to draw besides.")
-def main(tuned: Path, unseen: Path, calls: Path, picture: Path | None) -> None:
-    (device, rows), others = read_tuned(tuned), read_unseen(unseen)
-    if device != others["device"]:
-        raise InputError(f"{tuned} is of {device}, {unseen} of {others['device']}: name files of one GPU")
-    gains, of_kernels = (gains_of(rows, others["rows"], one) for one in (Calls.of(calls), NO_CALLS))
-    click.echo(table(gains, of_kernels))
-    if picture is not None:
-        draw(gains, title(device), picture)
-
-
-if __name__ == "__main__":
-    main()

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from elftools.elf.elffile import ELFFile
@@ -69,9 +70,14 @@ class Recorded:
     def of_line(cls, line: str) -> Recorded:
         """Return the kernel of one line. Raise KeyError, TypeError or ValueError if the line is invalid."""
         values = json.loads(line)
-        source = values["source"]
-        fields = source | {"launch": Launch(**source["launch"]), "defines": tuple(source["defines"])}
-        return cls(values["configuration"], values["problem"], Compiled(**values["compiled"]), KernelSource(**fields))
+        compiled, source = Compiled(**values["compiled"]), source_of(values["source"])
+        return cls(values["configuration"], values["problem"], compiled, source)
+
+
+def source_of(values: dict[str, Any]) -> KernelSource:
+    """Return the kernel source that JSON values describe."""
+    fields = values | {"launch": Launch(**values["launch"]), "defines": tuple(values["defines"])}
+    return KernelSource(**fields)
 
 
 def subjects() -> list[Subject]:
@@ -122,12 +128,17 @@ def recorded(subject: Subject, toolchain: Toolchain) -> Recorded | None:
     if config is None:
         return None
     source = render(Problem.parse(problem), config)
+    return Recorded(configuration, problem, compiled(source, toolchain), source)
+
+
+def compiled(source: KernelSource, toolchain: Toolchain) -> Compiled:
+    """Return the compared properties of a kernel. Raise InputError if it does not compile."""
     binary = compile_text(
         source.text, kernel=source.kernel, defines=source.defines, toolchain=toolchain, limit_seconds=LIMIT_SECONDS
     )
     if not isinstance(binary, Binary):
-        raise InputError(f"{configuration} for {problem} does not compile: {binary.detail}")
-    return Recorded(configuration, problem, of_binary(binary, source.launch.smem_bytes), source)
+        raise InputError(f"{source.kernel} does not compile: {binary.detail}")
+    return of_binary(binary, source.launch.smem_bytes)
 
 
 def compiler() -> list[str]:

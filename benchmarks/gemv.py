@@ -13,7 +13,7 @@ if the time model expects its first choice to be far too slow: for example one t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,32 +23,26 @@ from typing import Any, cast
 import click
 
 from benchmarks.cells import LAYOUTS, Layout, chosen
-from benchmarks.contest import Contest, times
+from benchmarks.contest import EXACT, Contest, Launch, opened, skipped_without_room, times
 from benchmarks.gpu import gpu
-from benchmarks.headline import fastest_in_bold, markdown, number, runs_of
 from benchmarks.result_file import ResultFile, require_new
-from benchmarks.turns import EXACT, TIMED, compiled_support
-from benchmarks.versus_cublas import facts_of, refuse_less_precision
+from benchmarks.tables import Row, fastest_in_bold, markdown, number, runs_of
+from benchmarks.versus_cublas import refuse_less_precision
 from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GEMV, Decomposition, GemvConfig
+from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GEMV, Decomposition
 from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.tuner.device.cuda import CudaDevice
-from tsm2_tune.tuner.device.interface import LaunchFailed
-from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
+from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
-from tsm2_tune.tuner.results.trial import IN_FINALS, Cache
+from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.verify.operands import needed_bytes
-from tsm2_tune.tuner.verify.verdict import prepare, run_once
-
-Row = dict[str, Any]
+from tsm2_tune.tuner.verify.verdict import prepare
 
 EXTENTS = (100, 1_000, 10_000, 100_000, 1_000_000)  # rows and columns of A
 MOST_ELEMENTS = 400_000_000
@@ -122,32 +116,24 @@ def of_read(problem: Problem, us: float, read_gbytes_per_s: float) -> float:
     return 100 * problem.least_bytes / (us * 1e3 * read_gbytes_per_s)
 
 
-def contest_row(
-    contest: Contest, device: CudaDevice, layout: Layout, problem: Problem, found: Sequence[Winner]
-) -> Row:
-    """Measure a shape and return its row.
-
-    Raise MemoryError if the device lacks memory, and LaunchFailed if a kernel cannot be launched.
-    """
-    with ExitStack() as stack:
+def contest_row(contest: Contest, layout: Layout, problem: Problem, found: Mapping[Decomposition, Winner]) -> Row:
+    """Measure a shape and return its row. Raise Skipped if the device lacks memory or cannot launch a kernel."""
+    launches: dict[str, Launch] = {}
+    verdicts: dict[str, bool] = {}
+    with skipped_without_room(), ExitStack() as stack:
         operands = contest.operands(problem, stack)
-        launches: list[Callable[[], None]] = []
-        verdicts = []
-        for winner in found:
-            kernel = contest.loaded(operands, winner.config, stack)
-            prepare(operands, EXACT, seed=1)
-            verdicts.append(run_once(operands, kernel, EXACT))
-            launches.append(partial(kernel.start, operands.arguments(1.0, 0.0)))
-        right: bool | None = None
-        with suppress(CublasError):
-            launch = contest.cublas.gemv_launch(operands)
-            right = contest.right(operands, launch)
-            launches.append(launch)
-        prepare(operands, TIMED, seed=2)
-        by_state = measure_interleaved(device, launches, CONTEST, IN_FINALS)
-    ceiling = contest.ceilings.read_gbytes_per_s
-    measured, dirty = by_state[Cache.CLEAN], by_state[Cache.DIRTY]
-    cublas, cublas_dirty = (measured[-1], dirty[-1]) if right is not None else (None, None)
+        prepare(operands, EXACT, seed=1)
+        for name, winner in found.items():
+            launches[name] = partial(
+                contest.loaded(operands, winner.config, stack).start, operands.arguments(1.0, 0.0)
+            )
+        if contest.libraries is not None:
+            with suppress(CublasError):
+                launches["cublas"] = contest.libraries[0].gemv_launch(operands)
+        verdicts = {name: contest.verdict(operands, launch).correct for name, launch in launches.items()}
+        measured = contest.in_turns(operands, launches)
+    clean, dirty = measured[Cache.CLEAN], measured[Cache.DIRTY]
+    share = {name: of_read(problem, one.median_us, contest.ceilings.read_gbytes_per_s) for name, one in clean.items()}
     return {
         "layout": layout,
         "dtype": problem.dtype_name,
@@ -155,20 +141,20 @@ def contest_row(
         "m": problem.m,
         "k": problem.k,
         "decompositions": {
-            cast(GemvConfig, winner.config).decomposition: {
-                **times("ours", time),
-                **times("ours_dirty", time_dirty),
-                "percent_of_read": of_read(problem, time.median_us, ceiling),
+            name: {
+                **times("ours", clean[name]),
+                **times("ours_dirty", dirty[name]),
+                "percent_of_read": share[name],
                 "configuration": winner.config.text,
-                "verified": verdict.correct,
+                "verified": verdicts[name],
                 "trials": winner.outcomes,
             }
-            for winner, time, time_dirty, verdict in zip(found, measured, dirty, verdicts, strict=False)
+            for name, winner in found.items()
         },
-        **times("cublas", cublas),
-        **times("cublas_dirty", cublas_dirty),
-        "cublas_percent_of_read": of_read(problem, cublas.median_us, ceiling) if cublas else None,
-        "cublas_verified": right,
+        **times("cublas", clean.get("cublas")),
+        **times("cublas_dirty", dirty.get("cublas")),
+        "cublas_percent_of_read": share.get("cublas"),
+        "cublas_verified": verdicts.get("cublas"),
     }
 
 
@@ -250,7 +236,7 @@ def drawn(found: Mapping[str, Any]) -> dict[str, str]:
     return {"gemv-runs": runs_of(dict(found)), "gemv-grid": grid(found["rows"]), "gemv-large": large(found["rows"])}
 
 
-def measure(tuner: Tuner, contest: Contest, device: CudaDevice, selection: Selection, result: ResultFile) -> None:
+def measure(tuner: Tuner, contest: Contest, selection: Selection, result: ResultFile) -> None:
     """Measure every shape of the selection, write the file, and print each row."""
     limits = tuner.target.limits
     cells = [
@@ -263,31 +249,18 @@ def measure(tuner: Tuner, contest: Contest, device: CudaDevice, selection: Selec
         try:
             if needed_bytes(problem) > room_bytes(limits):
                 raise Skipped("no room for it in the device's memory")
-            found = [tuned(tuner, Prospects(problem, len(every), every)) for every in tried.values()]
+            found = {name: tuned(tuner, Prospects(problem, len(every), every)) for name, every in tried.items()}
             if not found:
                 raise Skipped("hopeless in every decomposition")
-            row = contest_row(contest, device, layout, problem, found)
-        except (Skipped, MemoryError, LaunchFailed) as reason:
+            row = contest_row(contest, layout, problem, found)
+        except Skipped as reason:
             result.skip({"layout": layout, "problem": problem.text}, str(reason))
             click.echo(f"{layout} {problem.text}  skipped: {reason}")
             continue
         result.add(row)
         click.echo(line_of(row))
-
-
-def run(target: Target, selection: Selection, output: Path) -> ResultFile:
-    """Run the whole benchmark on one device."""
-    support = compiled_support(target.toolchain)
-    device = CudaDevice(int(target.spec), support)
-    with Tuner(target, Options(effort=TRIAL, final_effort=FINAL, cache=Cache.CLEAN, final_caches=())) as tuner:
-        contest = Contest(device, target, support, CONTEST, tuner.phases)
-        facts = facts_of(selection.command, target, contest, device.sm_clock_mhz())
-        result = ResultFile(output, facts)
-        measure(tuner, contest, device, selection, result)
-        result.facts["complete"] = True
+    result.facts["complete"] = True
     result.write()
-    device.close()
-    return result
 
 
 @click.command(cls=Command)
@@ -303,11 +276,12 @@ def main(spec: str, dtype: str, layout: str, shape_set: str, trials: int, output
     names = tuple(dict.fromkeys(name.strip() for name in dtype.split(",")))
     selection = Selection(names, cast(tuple[Layout, ...], chosen(layout, LAYOUTS, "layout")), shape_set, trials)
     _ = selection.cells  # raises for an unknown type before the device is opened
-    require_new(output, "name another --output")
-    target = gpu(spec)
-    result = run(target, selection, output)
-    parts = drawn({**result.facts, "rows": result.rows})
-    click.echo("\n" + "\n\n".join(parts.values()))
+    require_new(output)
+    target, options = gpu(spec), Options(effort=TRIAL, final_effort=FINAL, cache=Cache.CLEAN, final_caches=())
+    with Tuner(target, options) as tuner, opened(target, CONTEST, tuner.phases) as contest:
+        result = ResultFile(output, contest.facts(selection.command))
+        measure(tuner, contest, selection, result)
+    click.echo("\n" + "\n\n".join(drawn(result.content).values()))
     if not result.rows or any(not one["verified"] for row in result.rows for one in row["decompositions"].values()):
         raise SystemExit("a kernel gave a wrong result, or nothing was measured")
 

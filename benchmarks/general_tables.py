@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
-from benchmarks.headline import fastest_in_bold, markdown, number, right_us, time_text
-from benchmarks.table import provenance
+from benchmarks.tables import WHO, Row, fastest_in_bold, markdown, number, provenance, right_us, time_text
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-
-Row = dict[str, Any]
 
 STENCIL = "stencil"  # the table of kernels of the family `gemm` alone
 GLOBAL_SIZE = 4096  # the fastest configuration for this square is the global one
 BLAS = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
-WHO = ("ours", "cublas", "cublaslt")
 
 
 def tables(found: Row) -> dict[str, str]:
@@ -70,7 +65,7 @@ def one_for_all(rows: Sequence[Row]) -> str:
             {(m, k) for m, k, _ in cells}, key=lambda shape: (shape[1] >= shape[0], shape[1], shape[0])
         )
     ]
-    return markdown(("m x n x k", *FMA_DTYPES), lines, texts=FMA_DTYPES) if lines else ""
+    return markdown(("m x n x k", *FMA_DTYPES), lines, texts=("m x n x k", *FMA_DTYPES)) if lines else ""
 
 
 def forms(rows: Sequence[Row]) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from benchmarks.result_file import read_json, require_folder
+from benchmarks.result_file import read, require_folder
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
@@ -58,34 +58,34 @@ def trials(path: Path) -> Iterator[Timed]:
 
 def two_cards(path: Path) -> Iterator[Timed]:
     """Yield the lesser time of each configuration, from searches on two GPUs of the same model."""
-    for row in read_json(path)["rows"]:
+    for row in read(path)["rows"]:
         yield Problem.parse(row["problem"]), row["config"], min(filter(None, row["us"]), default=None)
 
 
 def general(path: Path) -> Iterator[Timed]:
     """Yield the first choices for matrices that are large in both directions."""
-    for row in read_json(path)["rows"]:
+    for row in read(path)["rows"]:
         for text, us in row.get("choices_us", {}).items():
             yield _problem(row), text, us
 
 
 def minplus(path: Path) -> Iterator[Timed]:
     """Yield the measurements of (min, +) products."""
-    for row in read_json(path)["rows"]:
+    for row in read(path)["rows"]:
         if "configuration" in row:
             yield _problem(row), row["configuration"], row["us"]
 
 
 def gemv(path: Path) -> Iterator[Timed]:
     """Yield the fastest configuration of each decomposition of a matrix-vector product."""
-    for row in read_json(path)["rows"]:
+    for row in read(path)["rows"]:
         for one in row["decompositions"].values():
             yield _problem(row | {"n": 1}), one["configuration"], one["ours_us"]
 
 
 def unseen(path: Path) -> Iterator[Timed]:
     """Yield the winners of searches for shapes that the exported module was not tuned for."""
-    for row in read_json(path)["rows"]:
+    for row in read(path)["rows"]:
         if row.get("search_configuration"):
             yield _problem(row), row["search_configuration"], row["search_us"]
 
@@ -98,13 +98,13 @@ def tuned(path: Path) -> Iterator[Timed]:
 
 def tried(path: Path) -> Iterator[Timed]:
     """Yield the measurements of first choices, from a file of timed first choices."""
-    for row in read_json(path)["rows"]:
+    for row in read(path)["rows"]:
         yield Problem.parse(row["problem"]), row["configuration"], row["measured_us"]
 
 
 def headline(path: Path) -> Iterator[Timed]:
     """Yield the measurements of the headline shapes."""
-    for row in read_json(path)["rows"]:
+    for row in read(path)["rows"]:
         yield _problem(row), row["configuration"], row["ours_us"]
 
 

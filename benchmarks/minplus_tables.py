@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from benchmarks.headline import markdown, number
+from benchmarks.tables import markdown, number
 
 Row = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.turns import Launch
+from benchmarks.contest import Launch
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 
 BF16 = "bf16"  # the array interface has no typestr for it

@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from benchmarks.cells import Cell, Layout, Regime, in_set, op_of
+from benchmarks.contest import COMPILE_SECONDS
 from benchmarks.result_file import read
-from benchmarks.turns import COMPILE_SECONDS
 from benchmarks.versus_cublas import seconds_text
 from benchmarks.winner import Prospects, Skipped, planned, planners
 from tsm2_tune.errors import InputError
@@ -197,7 +197,7 @@ class Fill:
     def _spaces(self, tuner: Tuner, store: Store, stack: ExitStack) -> tuple[list[Problem], Iterator[SearchSpace]]:
         """Return the pack's problems, and the search spaces of those without a final.
 
-        When the stack closes, it stops the processes that plan the searches.
+        The stack ends the processes that plan the searches.
         """
         target = tuner.target
         done = {row.problem for row in store.best(device=target.identity.name) if row.round > 0}
@@ -208,7 +208,6 @@ class Fill:
             return [space.problem for space in chosen], iter(left)
         cells = pack_cells(self.kinds)
         pool = stack.enter_context(planners())
-        stack.callback(pool.shutdown, cancel_futures=True)
         todo = [cell for cell in cells if cell.problem not in done]
         spaces = (_space(found, target.limits) for _, found in planned(tuner, todo, pool))
         return [cell.problem for cell in cells], spaces

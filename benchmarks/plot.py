@@ -1,7 +1,4 @@
-"""Plot the percentage of the floor that our kernel, cuBLAS and cuBLASLt reach in each cell of the headline shapes.
-
-python -m benchmarks.plot benchmarks/results/h200-versus-cublas.json versus-cublas.png
-"""
+"""Plot the percentage of the floor that our kernel, cuBLAS and cuBLASLt reach in each cell of the headline shapes."""
 
 from __future__ import annotations
 
@@ -11,11 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import click
-
 from benchmarks.cells import REGIMES, in_set
-from benchmarks.result_file import read
-from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError, ToolMissing
 
 Row = dict[str, Any]
@@ -124,15 +117,3 @@ def long_text(row: Row) -> str:
 def _power_of_ten(extent: int) -> str:
     zeros = len(str(extent)) - 1
     return f"$10^{{{zeros}}}$" if extent == 10**zeros else str(extent)
-
-
-@click.command(cls=Command)
-@click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("picture", type=click.Path(dir_okay=False, path_type=Path))
-def main(path: Path, picture: Path) -> None:
-    """Draw the headline shapes of a result file, or all shapes if it has no headline shape."""
-    draw(read(path), picture)
-
-
-if __name__ == "__main__":
-    main()

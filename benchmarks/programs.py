@@ -8,22 +8,23 @@ with tuned kernels, in turns. The file contains the time and the result that eac
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tsm2_tune import __version__
+from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
+from benchmarks.result_file import device_facts, write_json
+from benchmarks.tables import markdown, number
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.device.target import find_target
 
 FOLDER = Path(__file__).parents[1] / "examples/programs"
 PROGRAMS = {
@@ -43,6 +44,7 @@ PROGRAMS = {
     "subspace iteration in Fortran, 8 vectors of 8,192, f64": ("subspace.f90",),
 }
 OURS = (sys.executable, "-m", "tsm2_tune")
+TURNS = ("before_ms", "after_ms")
 
 
 def started(program: tuple[str, ...], binaries: str | None) -> list[str]:
@@ -69,6 +71,52 @@ def run(command: Sequence[str]) -> tuple[float, str, str]:
     if done.returncode or said is None:
         raise InputError(f"{' '.join(command)} failed: {done.stderr.strip()[-500:]}")
     return float(said[1]), said[2], done.stderr
+
+
+def times_as_fast(program: Mapping[str, Any]) -> float:
+    before, after = (statistics.median(program[turn]) for turn in TURNS)
+    return float(before / after)
+
+
+def draw(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, str], path: Path) -> None:
+    """Write the picture: a bar for each program and pack, with the speedup."""
+    plt = matplotlib()
+    names = [*{**tuned, **others}]
+    figure, axes = plt.subplots(figsize=(INCHES_WIDE, 0.5 * len(names) + 1), dpi=DOTS_PER_INCH, layout="constrained")
+    packs = ((tuned, f"tuned for it, {cards[0]}", -0.2), (others, f"kernels of other shapes, {cards[1]}", 0.2))
+    for found, label, offset in packs:
+        bars = [(at + offset, times_as_fast(found[name])) for at, name in enumerate(names) if name in found]
+        drawn = axes.barh(*zip(*bars, strict=True), height=0.38, label=label)
+        axes.bar_label(drawn, fmt=" %.2f", fontsize=POINTS)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(names)), names, fontsize=POINTS)
+    axes.invert_yaxis()
+    axes.set_xlabel("times as fast as by cuBLAS alone", fontsize=POINTS)
+    axes.legend(fontsize=POINTS)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Software": None})
+    plt.close(figure)
+
+
+def table(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, str]) -> str:
+    """Return a Markdown table of milliseconds per program.
+
+    On one GPU, the program alone and with kernels tuned for its products; on another GPU, alone and with kernels of
+    other shapes.
+    """
+    lines = []
+    for name in {**tuned, **others}:
+        cells = [name]
+        for found in (tuned, others):
+            if name not in found:
+                cells += ["-"] * 3
+                continue
+            before, after = (statistics.median(found[name][turn]) for turn in TURNS)
+            cells += [number(before, 2), number(after, 2), number(times_as_fast(found[name]), 2)]
+        lines.append(tuple(cells))
+    heads = [(f"{cards[0]} by itself", "tuned for it", "times as fast")]
+    heads += [(f"{cards[1]} by itself", "kernels of other shapes", "times as fast")]
+    return markdown(("program", *heads[0], *heads[1]), lines, texts=("program",))
 
 
 @click.command(cls=Command)
@@ -101,12 +149,9 @@ def main(
             found[name] |= compared(command, [*OURS, "run", *kernels], turns)
             before, after = (statistics.median(found[name][when]) for when in ("before_ms", "after_ms"))
             click.echo(f"{name}: {before:.2f} -> {after:.2f} ms, {before / after:.2f}")
-    device = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True
-    ).stdout.strip()
-    about = {"device": device, "tsm2_tune": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    about["kernels"] = "tuned for the programs" if library is None else Path(library).name
-    Path(output).write_text(json.dumps({**about, "programs": found}, indent=1) + "\n", encoding="utf-8")
+    facts = device_facts("python -m benchmarks.programs", find_target("0"))
+    facts["kernels"] = "tuned for the programs" if library is None else Path(library).name
+    write_json(Path(output), {**facts, "programs": found})
 
 
 def _tuned(commands: dict[str, list[str]], found: dict[str, Any], folder: Path, budget: str, worth: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -103,32 +103,17 @@ def space_of(row: Mapping[str, Any]) -> Recorded:
     return Recorded(row["device"], search_space(problem, limits, families=families), told)
 
 
-def rows_in(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file. Raise InputError for another file."""
-    try:
-        with lzma.open(path, "rt", encoding="utf-8") as file:
-            found: list[dict[str, Any]] = json.load(file)["rows"]
-    except (OSError, EOFError, lzma.LZMAError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} has no recorded spaces ({error}): name a file of recorded_spaces") from None
-    return found
-
-
-def write(rows: Sequence[Mapping[str, Any]], output: Path) -> None:
-    """Write the rows to a file."""
-    facts = {"command": "python -m benchmarks.recorded_spaces", **program_facts(), "rows": rows}
-    with lzma.open(output, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
-        json.dump(facts, file, separators=(",", ":"))
-
-
 @click.command(cls=Command)
 @click.argument("database", metavar="DATABASE", type=click.Path(exists=True, dir_okay=False))
 @click.option("--output", default=FILE, show_default=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(database: str, output: Path) -> None:
     """Write the trials of each problem in the database."""
-    require_new(output, "name another --output")
+    require_new(output)
     with Store.open(database, create=False) as store:
         rows = list(rows_of(store))
-    write(rows, output)
+    facts = {"command": "python -m benchmarks.recorded_spaces", **program_facts(), "rows": rows}
+    with lzma.open(output, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
+        json.dump(facts, file, separators=(",", ":"))
     click.echo(f"wrote {output}: {sum(len(row['trials']) for row in rows)} trials of {len(rows)} problems")
 
 

@@ -18,8 +18,9 @@ from typing import Any
 import click
 
 from benchmarks import (
-    batch_tables,
-    call_tables,
+    batches,
+    beside_cublas,
+    call_cost,
     claims,
     coverage,
     doctor_answers,
@@ -27,18 +28,15 @@ from benchmarks import (
     gemv,
     general_tables,
     minplus_tables,
-    program_tables,
+    programs,
     regret,
     scale,
     scale_simulation,
     unseen_tables,
 )  # fmt: skip
-from benchmarks.cells_csv import cells_csv
-from benchmarks.headline import runs_together
 from benchmarks.plot import draw
 from benchmarks.result_file import read
-from benchmarks.table import provenance, table
-from benchmarks.unseen_file import read_unseen
+from benchmarks.tables import provenance, runs_together
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import parse_config
@@ -89,7 +87,7 @@ def of_versus_cublas() -> dict[str, str]:
 
 def gained(calls: gains.Calls) -> gains.Gains:
     """Return a program's speedups over cuBLAS with these call times."""
-    return gains.gains_of(gains.read_tuned(TUNED)[1], read_unseen(UNSEEN_LATER)["rows"], calls)
+    return gains.gains_of(json_of(TUNED)["best"], read(UNSEEN_LATER)["rows"], calls)
 
 
 def of_gains() -> dict[str, str]:
@@ -101,28 +99,30 @@ def of_gains() -> dict[str, str]:
 def of_published() -> dict[str, str]:
     """Return the table of the published kernel versions."""
     beside = json_of(BESIDE)
-    return {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in the table was verified."}
+    return {
+        "published": f"{beside_cublas.table(beside)}\n\n{provenance(beside)} Every kernel in the table was verified."
+    }
 
 
 # Key: names of regions, separated by spaces. Value: a function that returns {name: Markdown}.
 DRAWN: dict[str, Callable[[], dict[str, str]]] = {
     "summary lost runs": of_versus_cublas,
-    "gemv-runs gemv-grid gemv-large": lambda: gemv.drawn(json_of(GEMV)),
+    "gemv-runs gemv-grid gemv-large": lambda: gemv.drawn(read(GEMV)),
     "general-run general-paper general-sizes general-global general-stencil general-forms general-variants":
-        lambda: general_tables.tables(json_of(GENERAL)),
+        lambda: general_tables.tables(read(GENERAL)),
     "minplus-fastest minplus-tried minplus-values": lambda: minplus_tables.tables(json_of(MINPLUS)),
-    "unseen": lambda: {"unseen": unseen_tables.tables(read_unseen(UNSEEN))},
-    "unseen-later": lambda: {"unseen-later": unseen_tables.summed_up(read_unseen(UNSEEN_LATER))},
-    "unseen-h200": lambda: {"unseen-h200": unseen_tables.as_called(read_unseen(UNSEEN_H200)["rows"])},
+    "unseen": lambda: {"unseen": unseen_tables.tables(read(UNSEEN))},
+    "unseen-later": lambda: {"unseen-later": unseen_tables.summed_up(read(UNSEEN_LATER))},
+    "unseen-h200": lambda: {"unseen-h200": unseen_tables.as_called(read(UNSEEN_H200)["rows"])},
     "gains reached": of_gains,
     "published": of_published,
-    "calls": lambda: {"calls": call_tables.table(call_tables.read_calls(CALLS))},
+    "calls": lambda: {"calls": call_cost.table(json_of(CALLS))},
     "scale-sizes scale-writes scale-limits": lambda: scale.drawn(scale.Campaign(10_000, 1_000, 5), scale.recorded()),
     "scale-simulated": lambda: {"scale-simulated": scale_simulation.table(scale.recorded())},
-    "programs": lambda: {"programs": program_tables.table(*of_programs(), PROGRAMS_GPUS)},
+    "programs": lambda: {"programs": programs.table(*of_programs(), PROGRAMS_GPUS)},
     "doctor doctor-broken doctor-host": lambda: doctor_answers.drawn(DOCTOR, DOCTOR_OF_HOST),
     "coverage": lambda: {"coverage": coverage.table()},
-    "batches": lambda: {"batches": batch_tables.table(batch_tables.read(BATCHES))},
+    "batches": lambda: {"batches": batches.table(batches.best_rows(BATCHES))},
     "regret regret-by-space gain": lambda: regret.drawn(json_of(REGRET)),
 }  # fmt: skip
 
@@ -140,7 +140,7 @@ def _respelt(code: re.Match[str]) -> str:
 
 def of_programs() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return two files of the same programs: with kernels tuned for their shapes, and for other shapes."""
-    return program_tables.read_programs(PROGRAMS_TUNED), program_tables.read_programs(PROGRAMS)
+    return json_of(PROGRAMS_TUNED)["programs"], json_of(PROGRAMS)["programs"]
 
 
 def redrawn(page: str, parts: Mapping[str, str]) -> str:
@@ -159,12 +159,12 @@ def main() -> None:
     """Write the pages, the pictures and the CSV."""
     parts, found = dict(chain.from_iterable(drawn(names).items() for names in DRAWN)), read(RESULT)
     pages = {path: redrawn(path.read_text(encoding="utf-8"), parts) for path in PAGES}
-    pages[CELLS] = cells_csv(found["rows"])
+    pages[CELLS] = claims.cells_csv(found["rows"])
     draw(found, RESULT.with_suffix(".png"))
-    of_calls, heading = gained(gains.Calls.of(CALLS)), gains.title(gains.read_tuned(TUNED)[0])
+    of_calls, heading = gained(gains.Calls.of(CALLS)), gains.title(json_of(TUNED)["best"][0]["device"])
     gains.draw(of_calls, heading, GAINS, (gains.TUNED,))
     gains.draw(of_calls, heading, ALL_GAINS)
-    program_tables.draw(*of_programs(), PROGRAMS_GPUS, PROGRAMS_PICTURE)
+    programs.draw(*of_programs(), PROGRAMS_GPUS, PROGRAMS_PICTURE)
     for path, page in pages.items():
         same = path.exists() and page == path.read_text(encoding="utf-8")
         path.write_text(page, encoding="utf-8")

@@ -11,7 +11,6 @@ search varies only at its end, are left out. For random strategies, the regret i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -25,9 +24,9 @@ from typing import Any, cast
 import click
 import numpy as np
 
-from benchmarks.headline import markdown
-from benchmarks.recorded_spaces import FILE, Recorded, limits_of, rows_in, rows_of, space_of
-from benchmarks.result_file import program_facts, require_new
+from benchmarks.recorded_spaces import FILE, Recorded, limits_of, rows_of, space_of
+from benchmarks.result_file import program_facts, read, require_new, write_json
+from benchmarks.tables import markdown
 from tsm2_tune.api.parse import REACH
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
@@ -235,9 +234,9 @@ def drawn(record: Mapping[str, Any]) -> dict[str, str]:
 def main(db: str | None, spaces: Path, processes: int, output: Path | None) -> None:
     """Replay every strategy on the spaces, and print the tables."""
     if output is not None:
-        require_new(output, "name another --output")
+        require_new(output)
     if db is None:
-        every = rows_in(spaces)
+        every = read(spaces)["rows"]
     else:
         with Store.open(db, create=False) as store:
             every = list(rows_of(store))
@@ -264,7 +263,7 @@ def main(db: str | None, spaces: Path, processes: int, output: Path | None) -> N
         "ended": [asdict(one) for one in ended],
     }
     if output is not None:
-        output.write_text(json.dumps(record, indent=1) + "\n")
+        write_json(output, record)
     click.echo("\n\n".join(drawn(record).values()))
 
 

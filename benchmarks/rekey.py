@@ -24,20 +24,18 @@ from pathlib import Path
 
 import click
 
-from benchmarks.gate import HOPPER, LIMIT_SECONDS, Compiled, Subject, difference, of_binary
+from benchmarks.gate import HOPPER, Subject, compiled, difference, source_of
 from tsm2_tune import pretuned
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
 from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.results.merge.serializer import LINES
-from tsm2_tune.tuner.results.trial import Binary
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = ("trial", *LINES["trial"])
@@ -86,17 +84,8 @@ def rendered_in(tree: Path, subjects: list[Subject]) -> dict[Subject, KernelSour
         [sys.executable, "-c", RENDERING], cwd=tree, env={"PYTHONPATH": str(tree)}, input=lines, capture_output=True,
         text=True, check=True,
     )  # fmt: skip
-    return {
-        subject: source_of(json.loads(line)) for subject, line in zip(subjects, said.stdout.splitlines(), strict=True)
-    }
-
-
-def source_of(values: Mapping[str, object] | None) -> KernelSource | None:
-    """Return the kernel source that JSON values describe; None for None."""
-    if values is None:
-        return None
-    made = dict(values) | {"launch": Launch(**values["launch"]), "defines": tuple(values["defines"])}  # type: ignore
-    return KernelSource(**made)  # type: ignore[arg-type]
+    found = map(json.loads, said.stdout.splitlines())
+    return {subject: one and source_of(one) for subject, one in zip(subjects, found, strict=True)}
 
 
 def rendered_now(subject: Subject) -> KernelSource | None:
@@ -119,16 +108,6 @@ def rekeyed(known: str, before: KernelSource | None, now: KernelSource | None, t
     if was != becomes:
         return Rekeyed(None, difference(was, becomes))
     return Rekeyed(now.digest[: len(known)])
-
-
-def compiled(source: KernelSource, toolchain: Toolchain) -> Compiled:
-    """Return the compiled kernel. Raise InputError if it does not compile."""
-    binary = compile_text(
-        source.text, kernel=source.kernel, defines=source.defines, toolchain=toolchain, limit_seconds=LIMIT_SECONDS
-    )
-    if not isinstance(binary, Binary):
-        raise InputError(f"{source.kernel} does not compile: {binary.detail}")
-    return of_binary(binary, source.launch.smem_bytes)
 
 
 def all_rekeyed(

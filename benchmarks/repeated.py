@@ -1,7 +1,6 @@
 """Compare the times of the same trials in two databases, from two runs or two GPUs.
 
     python -m benchmarks.repeated first.db second.db --output repeated.json
-    python -m benchmarks.repeated --table repeated.json
 
 For each configuration of each problem, the first measurement in the same L2 state on devices of the same name is
 compared. Winners are compared if both databases contain a final of the problem.
@@ -11,15 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from benchmarks.headline import markdown
-from benchmarks.result_file import is_number, require_new
+from benchmarks.result_file import require_new
+from benchmarks.tables import markdown
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.results.store import Store
@@ -99,50 +97,18 @@ def table(found: dict[str, Any]) -> str:
     return f"{about}\n\n{markdown(heads, lines, heads[:1])}"
 
 
-def read_repeated(path: Path) -> dict[str, Any]:
-    """Return the content of a file of an earlier call. Raise InputError for another file."""
-    try:
-        found = json.loads(path.read_text())
-        rows, won, devices = found["rows"], found["winners"], found["devices"]
-        configs, us = [row["configs"] for row in won], [row["us"] for row in (*rows, *won)]
-        are_lists = all(isinstance(one, list) for one in (rows, won, devices, *configs, *us))
-        are_texts = all(isinstance(text, str) for one in (devices, *configs) for text in one)
-        are_pairs = {len(one) for one in (*configs, *us)} <= {2} and all(map(is_number, chain(*us)))
-        if not (are_lists and are_texts and are_pairs and type(found["one_card"]) is bool):
-            raise ValueError
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise InputError(f"{path} is no file of benchmarks.repeated: name one that it wrote") from None
-    return dict(found)
-
-
 @click.command(cls=Command)
-@click.argument("databases", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--output", default=None, type=click.Path(dir_okay=False, path_type=Path), help="Write the pairs there."
-)
-@click.option(
-    "--table",
-    "to_show",
-    default=None,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Print the table of a file.",
-)
-def main(databases: tuple[Path, ...], output: Path | None, to_show: Path | None) -> None:
-    """Print how well one database's times repeat those of another."""
-    if len(databases) != (2 if to_show is None else 0):
-        raise InputError("expected two databases, or --table and a file")
-    if to_show is not None:
-        click.echo(table(read_repeated(to_show)))
-        return
+@click.argument("first", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("second", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--output", default=None, type=click.Path(dir_okay=False, path_type=Path), help="For the pairs.")
+def main(first: Path, second: Path, output: Path | None) -> None:
+    """Print how well the times of the second database repeat those of the first."""
     if output is not None:
-        require_new(output, "name another --output")
-    with Store.open(databases[0], create=False) as first, Store.open(databases[1], create=False) as second:
-        found = compared(first, second)
+        require_new(output)
+    with Store.open(first, create=False) as one, Store.open(second, create=False) as other:
+        found = compared(one, other)
     if output is not None:
-        try:
-            output.write_text(json.dumps(found, separators=(",", ":")) + "\n")
-        except OSError as error:
-            raise InputError(f"{output} cannot be written ({error.strerror}): name another --output") from None
+        output.write_text(json.dumps(found, separators=(",", ":")) + "\n")
     click.echo(table(found))
 
 

@@ -9,71 +9,21 @@ import hashlib
 import json
 import lzma
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import tsm2_tune
-from benchmarks.cells import CELL_KEY, LAYOUTS, REGIMES, cell_key
+from benchmarks.cells import cell_key
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.roofline import Ceilings
-from tsm2_tune.generator.problem import DTYPES
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import Target
 
 # Facts that must be equal for the rows of two runs to share a file.
 SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune", "sources", "pack")
 LISTS = ("earlier_runs", "skipped", "rows")
-MOST = 1e15  # limit of the numbers in a row
-MOST_BYTES = 1 << 28  # of a compressed file's content
-
-
-def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < MOST
-
-
-def is_time(value: Any) -> bool:  # None if a library lacks the product
-    return value is None or is_number(value)
-
-
-def is_extent(value: Any) -> bool:
-    return type(value) is int and 0 < value < MOST
-
-
-def is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-# Facts of a run and of a row that tables, pictures and later runs need, each with a test of its value.
-FACTS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("command", "date", "device", "driver", "toolkit"), is_text),
-    **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), is_number),
-    "cublas": is_time,  # None without cuBLAS
-    "gflops": lambda value: isinstance(value, dict) and all(is_number(value.get(name)) for name in ("f32", "f64")),
-}
-FIELDS: dict[str, Callable[[Any], bool]] = {
-    "regime": lambda value: value in REGIMES,
-    "layout": lambda value: value in LAYOUTS,
-    "dtype": lambda value: isinstance(value, str) and value in DTYPES,
-    **dict.fromkeys(("m", "n", "k"), is_extent),
-    **dict.fromkeys(("op", "configuration", "verdict"), is_text),
-    **dict.fromkeys(("small", "verified"), _is_flag),
-    **dict.fromkeys(("ours_us", "floor_us", "percent_of_floor"), is_number),
-    **dict.fromkeys(("ours_low_us", "ours_high_us"), is_number),
-    **dict.fromkeys((f"{who}{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time),
-    "sm_clock_mhz": is_time,
-}
-DIRTY_FIELDS: dict[str, Callable[[Any], bool]] = {  # a row has all of these fields or none
-    **dict.fromkeys((f"ours_dirty{one}_us" for one in ("", "_low", "_high")), is_number),
-    **dict.fromkeys(
-        (f"{who}_dirty{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time
-    ),
-}
-GRAPH_FIELDS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")  # a row has all of these fields or none
 
 
 def sources_digest() -> str:
@@ -89,8 +39,8 @@ def program_facts() -> dict[str, str]:
     return {"tsm2_tune": tsm2_tune.__version__, "sources": sources_digest()}
 
 
-def run_facts(command: str, target: Target, ceilings: Ceilings) -> dict[str, Any]:
-    """Return the facts of a run: command, date, device, driver, compiler, program, measured peak rates."""
+def device_facts(command: str, target: Target) -> dict[str, Any]:
+    """Return the facts of a run: command, date, device, driver, compiler, processor cores, program."""
     identity = target.identity
     return {
         "command": command,
@@ -99,33 +49,40 @@ def run_facts(command: str, target: Target, ceilings: Ceilings) -> dict[str, Any
         "driver": identity.driver,
         "toolkit": identity.toolkit,
         "flags": identity.flags,
+        "cores": cores(),
         **program_facts(),
-        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
-        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
-        "gflops": dict(ceilings.gflops),
     }
+
+
+def run_facts(command: str, target: Target, ceilings: Ceilings) -> dict[str, Any]:
+    """Return the facts of a run with the device's measured peak rates."""
+    rates = {"read_gbytes_per_s": ceilings.read_gbytes_per_s, "copy_gbytes_per_s": ceilings.copy_gbytes_per_s}
+    return device_facts(command, target) | rates | {"gflops": dict(ceilings.gflops)}
+
+
+def write_json(output: Path, found: Mapping[str, Any]) -> None:
+    """Write facts and rows to a file."""
+    output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 class ResultFile:
     """The facts of a run, the rows of its cells, and the skipped cells. Each change rewrites the file."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
-        refuse_compressed(path)
         self.path, self.facts = path, facts
         self.rows: list[dict[str, Any]] = []
         self.skipped: list[dict[str, Any]] = []
         self.earlier_runs: list[dict[str, Any]] = []
 
-    def go_on(self, reader: Callable[[Path], dict[str, Any]] | None = None) -> None:
+    def go_on(self) -> None:
         """Keep the rows that an earlier run wrote to the file. Its skipped cells are tried again.
 
-        `reader` reads the file; the default is `read`. Raise InputError if the file is invalid, or if that run is not
-        comparable with this one.
+        Raise InputError if the file is invalid, or if that run is not comparable with this one.
         """
-        found = (reader or read)(self.path)
+        found = read(self.path)
         comparable(self.path, found, self.facts)
         before = {name: value for name, value in found.items() if name not in LISTS}
-        self.earlier_runs = [*found.get("earlier_runs", []), before]
+        self.earlier_runs = [*found["earlier_runs"], before]
         self.rows = found["rows"]
 
     def measured(self, record: dict[str, Any]) -> bool:
@@ -143,9 +100,9 @@ class ResultFile:
         self.write()
 
     @property
-    def lists(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the members of the file that are lists; all others are facts."""
-        return {name: getattr(self, name) for name in LISTS}
+    def content(self) -> dict[str, Any]:
+        """The content of the file."""
+        return {**self.facts, **{name: getattr(self, name) for name in LISTS}}
 
     def write(self) -> None:
         """Replace the whole file."""
@@ -159,10 +116,10 @@ class ResultFile:
 
     def text(self) -> str:
         """Return the file's JSON, with one line per fact and per row."""
-        parts = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in self.facts.items()]
-        for name, items in self.lists.items():
-            lines = ",\n".join(f"  {json.dumps(item)}" for item in items)
-            parts.append(f' "{name}": [\n{lines}\n ]' if lines else f' "{name}": []')
+        parts = []
+        for name, value in self.content.items():
+            lines = ",\n".join(f"  {json.dumps(item)}" for item in value) if name in LISTS else ""
+            parts.append(f' "{name}": [\n{lines}\n ]' if lines else f" {json.dumps(name)}: {json.dumps(value)}")
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
@@ -172,16 +129,9 @@ def require_folder(path: Path) -> None:
         raise InputError(f"{path} is in no folder that exists: make it first or name another file")
 
 
-def refuse_compressed(path: Path) -> None:
-    """Raise InputError if the file's name is that of a compressed one, which can only be read."""
-    if path.suffix == ".xz":
-        raise InputError(f"{path}: results are written as JSON: name a file without .xz, and compress it afterwards")
-
-
-def require_new(path: Path, remedy: str) -> None:
+def require_new(path: Path, remedy: str = "name another --output") -> None:
     """Raise InputError if the file exists, so that a run does not overwrite hours of measurements."""
     require_folder(path)
-    refuse_compressed(path)
     if path.exists():
         raise InputError(f"{path} exists: {remedy}")
 
@@ -198,56 +148,13 @@ def comparable(path: Path, found: dict[str, Any], facts: dict[str, Any]) -> None
             )
 
 
-def _decompressed(content: bytes) -> bytes:
-    """Return the bytes that xz compressed. Raise LZMAError for other content, and for more than MOST_BYTES."""
-    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-    found = decompressor.decompress(content, MOST_BYTES)
-    if not decompressor.eof:
-        raise lzma.LZMAError(f"it is cut off, or has more than {MOST_BYTES} bytes")
-    return found
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON of a file, which may be compressed (.xz). It must have rows; runs and skips are optional.
-
-    Raise InputError for another file.
-    """
-    try:
-        found = json.loads(_decompressed(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
-    except (OSError, ValueError, RecursionError, lzma.LZMAError) as error:
-        raise InputError(f"{path} is no result file ({error}): name one that a bench has written") from None
-    if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
-        raise InputError(f"{path} is no result file (no rows): name one that a bench has written")
-    if not all(isinstance(found.get(name, []), list) for name in LISTS):
-        raise InputError(f"{path} is no result file (earlier_runs, skipped): name one that a bench has written")
-    return found
-
-
 def read(path: Path) -> dict[str, Any]:
-    """Return the content of a result file. Raise InputError for another file."""
-    found = read_json(path)
-    runs, skipped = found.get("earlier_runs", []), found.get("skipped", [])
-    for run in (*runs, found):
-        if (unusable := unusable_field(run, FACTS)) is not None:
-            raise InputError(f"{path} has no usable {unusable} of a run: name a file of versus_cublas")
-    graphs = {**FIELDS, **dict.fromkeys(GRAPH_FIELDS, is_time)}
-    of_a_run = {"run": lambda value: type(value) is int and 0 <= value <= len(runs)}
-    for number, row in enumerate(found["rows"], start=1):
-        has_graphs = isinstance(row, dict) and not set(GRAPH_FIELDS).isdisjoint(row)
-        has_dirty = isinstance(row, dict) and not DIRTY_FIELDS.keys().isdisjoint(row)
-        fields = (graphs if has_graphs else FIELDS) | (DIRTY_FIELDS if has_dirty else {})
-        if (unusable := unusable_field(row, fields | of_a_run)) is not None:
-            raise InputError(
-                f"{path} has no usable {unusable} in row {number}: name a file of versus_cublas, or take the row out"
-            )
-    of_a_cell = {name: FIELDS[name] for name in CELL_KEY}
-    if any(unusable_field(cell, of_a_cell) is not None for cell in skipped):
-        raise InputError(f"{path} is no result file (skipped): name one that a bench has written")
-    return found
-
-
-def unusable_field(record: Any, checks: Mapping[str, Callable[[Any], bool]]) -> str | None:
-    """Return the first field that is missing or fails its check, or None."""
-    if not isinstance(record, dict):
-        return "fields"
-    return next((name for name, check in checks.items() if name not in record or not check(record[name])), None)
+    """Return the JSON of a file, which may be compressed (.xz). Raise InputError for a file without rows."""
+    opened = lzma.open if path.suffix == ".xz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+        _ = found["rows"]
+    except (OSError, EOFError, ValueError, LookupError, TypeError, lzma.LZMAError) as error:
+        raise InputError(f"{path} is no result file ({error}): name one that a bench has written") from None
+    return {"earlier_runs": [], "skipped": [], **found}

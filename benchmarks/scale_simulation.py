@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 import click
 
-from benchmarks.headline import markdown
 from benchmarks.scale import SERVER_CORES, Recorded, Search, recorded
+from benchmarks.tables import markdown
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.tuner.search.options import TOGETHER_SECONDS
 

@@ -11,23 +11,23 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tsm2_tune import __version__
+from benchmarks.call_cost import Calls, microseconds
+from benchmarks.real_cublas import loaded
+from benchmarks.result_file import program_facts, write_json
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.preload import Standing
 
-ROUNDS, CALLS = 60, 200
 COMPUTE_32F, WORKSPACE_BYTES = 68, 32 << 20
 PRODUCTS = {  # m, n and k of f32 products without transposes, as passed to cuBLAS
     "a square product, left to cuBLAS": (256, 256, 256),
@@ -50,32 +50,19 @@ def descriptors(lt: ctypes.CDLL, m: int, n: int, k: int) -> tuple[ctypes.c_void_
 
 
 def call_times(by_name: Any, own: Any, arguments: list[Any]) -> dict[str, Any]:
-    """Return the microseconds of a call by name and by address, measured in turns."""
+    """Return the microseconds of a call by name and by address, measured in turns. Raise InputError if one fails."""
     import cupy as cp
 
-    ways = {"by name": by_name, "cuBLAS's own": own}
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for turn in range(ROUNDS + 1):
-        for way, function in ways.items():
-            cp.cuda.Device().synchronize()
-            begin = time.perf_counter_ns()
-            for _ in range(CALLS):
-                status = function(*arguments)
-            if status:
-                raise InputError(f"a call failed with status {status}")
-            if turn:
-                times[way].append((time.perf_counter_ns() - begin) / CALLS / 1e3)
-    return {
-        way: {"median_us": statistics.median(us), "quarter_us": statistics.quantiles(us)[0]}
-        for way, us in times.items()
-    }
+    for function in (by_name, own):
+        if status := function(*arguments):
+            raise InputError(f"a call failed with status {status}")
+    calls: Calls = {"by name": partial(by_name, *arguments), "cuBLAS's own": partial(own, *arguments)}
+    return microseconds(calls, cp.cuda.Device().synchronize)
 
 
 def timed() -> dict[str, Any]:
     """Return the microseconds of a call for each product, by name and by address, in this process."""
     import cupy as cp
-
-    from benchmarks.real_cublas import loaded
 
     (by_name, real), (lt, real_lt) = loaded(), loaded("libcublasLt")
     handle, one, zero = ctypes.c_void_p(), ctypes.c_float(1), ctypes.c_float(0)
@@ -125,9 +112,8 @@ def main(library: str, output: str) -> None:
     )
     if done.returncode:
         raise InputError(f"the calls were not timed: {done.stderr.strip()[-500:] or 'the process ended'}")
-    told = {"tsm2_tune": __version__, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    found = told | json.loads(done.stdout)
-    Path(output).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    found = {"date": datetime.now(UTC).date().isoformat(), **program_facts(), **json.loads(done.stdout)}
+    write_json(Path(output), found)
     for what, one in found["calls"].items():
         ours, own = one["by name"]["median_us"], one["cuBLAS's own"]["median_us"]
         click.echo(f"{what}: {ours:.2f} us by name, {own:.2f} cuBLAS's own, {ours - own:+.2f}")

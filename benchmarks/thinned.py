@@ -13,7 +13,6 @@ that the pack leaves to cuBLAS has the gain 1.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections import defaultdict
@@ -24,9 +23,8 @@ from typing import Any
 
 import click
 
-from benchmarks.headline import geometric_mean, markdown
-from benchmarks.result_file import program_facts, require_new
-from benchmarks.unseen_file import read_unseen
+from benchmarks.result_file import program_facts, read, require_new, write_json
+from benchmarks.tables import markdown
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.pretuned import pretuned
@@ -35,6 +33,7 @@ from tsm2_tune.runtime.choice.core import NO_KERNEL, Core
 from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
 from tsm2_tune.tuner.packs.choice import pretuned_kernels
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
+from tsm2_tune.tuner.packs.gains import mean
 from tsm2_tune.tuner.packs.left_out import vendor_us, with_gain_errors
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
@@ -67,7 +66,7 @@ class Gains:
         return {
             "pack": name, "products": count, "unknown": self.unknown,
             "left_to_cublas": round(self.by_cublas / (count + self.unknown), 4),
-            "x_cublas": round(geometric_mean(self.ratios) or 0.0, 4), "slower_by_3_percent": round(slower[3], 4),
+            "x_cublas": round(mean(self.ratios) or 0.0, 4), "slower_by_3_percent": round(slower[3], 4),
             "slower_by_10_percent": round(slower[10], 4), "worst": round(min(self.ratios), 4),
         }  # fmt: skip
 
@@ -188,7 +187,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(name: str, unseen: tuple[Path, ...], output: Path) -> None:
     """Evaluate the pretuned pack NAME, and write and print the table."""
-    require_new(output, "name another --output")
+    require_new(output)
     text = next((one for one in pretuned() if one.name == name), None)
     if text is None:
         raise InputError(f"no pretuned pack {name}")
@@ -196,7 +195,7 @@ def main(name: str, unseen: tuple[Path, ...], output: Path) -> None:
     kernels, rates = exported.kernels, exported.device_rates[device]
     rows = []
     for path in unseen:
-        found = read_unseen(path)
+        found = read(path)
         if found["device"] != device:
             raise InputError(f"{path} was measured on {found['device']}, and {name} on {device}")
         gains = gains_at_unseen(core_of(kernels, exported.device_rates), kernels, found["rows"], device)
@@ -207,7 +206,7 @@ def main(name: str, unseen: tuple[Path, ...], output: Path) -> None:
             one = gains_of_thinned(kernels, rates, share, seed)
             gains = Gains(gains.ratios + one.ratios, gains.by_cublas + one.by_cublas, gains.unknown + one.unknown)
         rows.append(gains.row(f"{name}, {share:.0%} of its shapes"))
-    output.write_text(json.dumps({**program_facts(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    write_json(output, {**program_facts(), "rows": rows})
     click.echo(table(rows))
 
 

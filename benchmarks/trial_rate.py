@@ -10,20 +10,18 @@ compiled yet.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 import tsm2_tune
+from benchmarks.result_file import device_facts, write_json
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.runs.events import Event, RunStarted, TrialStored
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -90,20 +88,10 @@ def rows_of(text: str, device: str, seconds: float, *, in_full: bool, times: int
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(device: str, problems: str, seconds: float, in_full: bool, times: int, output: Path) -> None:
     """Measure the configurations per second of searches."""
-    identity = find_target(device).identity
     rows = [
         row for text in problems.split(",") for row in rows_of(text, device, seconds, in_full=in_full, times=times)
     ]
-    facts = {
-        "command": "python -m benchmarks.trial_rate",
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": identity.name,
-        "driver": identity.driver,
-        "toolkit": identity.toolkit,
-        "cores": cores(),
-        "tsm2_tune": tsm2_tune.__version__,
-    }
-    output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
+    write_json(output, {**device_facts("python -m benchmarks.trial_rate", find_target(device)), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -25,10 +25,9 @@ from benchmarks.cells import LAYOUTS, REGIMES, Layout, Regime, chosen
 from benchmarks.gpu import gpu
 from benchmarks.module_calls import TYPES
 from benchmarks.pack import Fill, Kinds
-from benchmarks.result_file import require_folder, require_new
-from benchmarks.searched import searched_in as winners_of_searches
-from benchmarks.unseen_file import read_unseen
+from benchmarks.result_file import read, require_folder, require_new
 from benchmarks.unseen_run import Selection, run
+from benchmarks.unseen_run import searched_in as winners_of_searches
 from benchmarks.unseen_shapes import UNSEEN_REGIMES, Ranges, range_of, spelt
 from benchmarks.unseen_tables import tables
 from benchmarks.versus_cublas import part_of, refuse_less_precision, troubles
@@ -128,13 +127,13 @@ def main(
     """Time a module's choices for shapes that it was not tuned for, and print the loss."""
     start = time.monotonic()
     if to_show is not None:
-        click.echo(tables(read_unseen(to_show)))
+        click.echo(tables(read(to_show)))
         return
     selection = selected(**asked)
     if pack_only:
         require_folder(pack)
     elif resume and output.exists():
-        read_unseen(output)  # raises now, not after the run
+        read(output)  # raises now, not after the run
     else:
         require_new(output, "name another --output, or go on with --resume")
     refuse_less_precision(dict(os.environ))
@@ -149,7 +148,7 @@ def main(
         click.echo(f"{pack}: {pack.stat().st_size} bytes")
         return
     result = run(target, selection, pack, output, start=start, resume=resume, verbose=verbose, searched=searched)
-    click.echo(f"\n{tables({**result.facts, **result.lists})}")
+    click.echo(f"\n{tables(result.content)}")
     if trouble := troubles(result.rows):
         raise SystemExit(trouble)
 

@@ -9,12 +9,10 @@ exact result. Times alternate between the two, each after the L2 was filled with
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import statistics
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +21,7 @@ import click
 
 from benchmarks.call_cost import imported
 from benchmarks.gpu import gpu
-from benchmarks.result_file import program_facts, require_new
+from benchmarks.result_file import device_facts, require_new, write_json
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.problem import Problem, dtype_named
 
@@ -123,7 +121,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(path: Path, each: int, seed: int, output: Path) -> None:
     """Draw, check and time the batches, and write a row for each."""
-    require_new(output, "name another --output")
+    require_new(output)
     target = gpu("0")
     import torch
 
@@ -136,15 +134,8 @@ def main(path: Path, each: int, seed: int, output: Path) -> None:
         click.echo(
             f"{kind:5} {problem.text:28} {rows[-1]['us']:9.1f} us  x {rows[-1]['x_torch']:.2f}  {rows[-1]['choice']}"
         )
-    facts = {
-        "command": f"python -m benchmarks.unseen_batches --each {each} --seed {seed}",
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": target.identity.name,
-        "driver": target.identity.driver,
-        "torch": torch.__version__,
-        **program_facts(),
-    }
-    output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    facts = device_facts(f"python -m benchmarks.unseen_batches --each {each} --seed {seed}", target)
+    write_json(output, {**facts, "torch": torch.__version__, "rows": rows})
     click.echo(summary(rows))
     if wrong := [row["problem"] for row in rows if not row["right"]]:
         raise SystemExit(f"wrong results: {', '.join(wrong)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,29 +14,67 @@ from typing import Any
 
 from benchmarks.call_cost import imported
 from benchmarks.cells import Cell
-from benchmarks.contest import Contest, row_of, times_in_states
+from benchmarks.contest import EXACT, TIMED, Contest, Launch, opened, row_of, skipped_without_room, times_in_states
 from benchmarks.module_calls import Called, Wrap, called, fallback_arrays, timed
-from benchmarks.pack import Kinds
-from benchmarks.result_file import ResultFile
-from benchmarks.searched import Searched
-from benchmarks.turns import EXACT, TIMED, Launch, Turns, compiled_support
+from benchmarks.pack import Kinds, compile_all
+from benchmarks.result_file import ResultFile, read
+from benchmarks.tables import vendor_us
 from benchmarks.unseen_shapes import Ranges, drawn
-from benchmarks.unseen_tables import vendor_us
-from benchmarks.versus_cublas import PATIENT, facts_of, measure_cells
+from benchmarks.versus_cublas import PATIENT, measure_cells
 from benchmarks.winner import Prospects, Skipped, Winner, planned, planners, tuned
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import parse_config
-from tsm2_tune.tuner.device.cuda import CudaDevice
-from tsm2_tune.tuner.device.emulator.device import HostDevice
-from tsm2_tune.tuner.device.interface import Device, LaunchFailed
+from tsm2_tune.generator.families import family_named, parse_config
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Cache, Verdict
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.verdict import prepare, run_once
 
 CHECKED = ("plan_verified", "search_verified", "fallback_verified")
 RIGHT = Verdict(True, 0.0, "exact on small integers")
+FOUND = Verdict(True, 0.0, "right in the search that found it")  # winners are verified again before they are timed
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """The results of searches for some shapes."""
+
+    seconds: float  # length of each search
+    date: str  # date of the last search
+    device: str
+    winners: dict[tuple[str, str, Problem], Winner]  # (regime, layout, problem) -> winner
+
+    def beside(self, cells: Iterable[Cell], target: Target) -> Iterator[tuple[Cell, Winner]]:
+        """Yield the searched cells with their winners, whose kernels are compiled first."""
+        found = ((cell, self.winners.get((cell.regime, cell.layout, cell.problem))) for cell in cells)
+        there = [(cell, winner) for cell, winner in found if winner is not None]
+        compile_all([(cell.problem, winner.config) for cell, winner in there], target)
+        yield from there
+
+
+def searched_in(path: Path) -> Searched:
+    """Read a file's searches.
+
+    Raise InputError if they differ in length, or if this version lacks a winner's kernel.
+    """
+    file = read(path)
+    runs = [*file["earlier_runs"], file]
+    seconds = {run["search_seconds"] for run in runs if run["search_seconds"] > 0}
+    devices = {run["device"] for run in runs}
+    if len(seconds) != 1 or len(devices) != 1:
+        raise InputError(f"{path} is not of searches of one length on one device: name a file of these")
+    winners = {}
+    for row in file["rows"]:
+        text, problem = row["search_configuration"], Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])
+        if text is None or not row["search_verified"]:
+            continue
+        config = parse_config(text)
+        if config is None or not family_named(config.family).has(config, problem):
+            raise InputError(f"{path}: {text} is of another version: search {problem.text} again")
+        winners[row["regime"], row["layout"], problem] = Winner(config, FOUND, row["configurations_kept"], {})
+    if not winners:
+        raise InputError(f"{path} has no winner of a search: name another file")
+    return Searched(seconds.pop(), max(str(run["date"]) for run in runs), devices.pop(), winners)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +123,8 @@ class Selection:
 class Unseen:
     """A device, the module, and the library that the module uses for products without a fast kernel."""
 
-    def __init__(self, turns: Turns[Any], module: ModuleType, tuner: Tuner, library: Wrap | None) -> None:
-        self._turns, self._module, self._tuner, self._library = turns, module, tuner, library
+    def __init__(self, contest: Contest, module: ModuleType, tuner: Tuner, library: Wrap | None) -> None:
+        self._contest, self._module, self._tuner, self._library = contest, module, tuner, library
         self._tuned = {(w.dtype, w.op, w.m, w.n, w.k) for w in module.WINNERS}
 
     def row(self, cell: Cell, prospects: Prospects | Winner | None) -> dict[str, Any]:
@@ -100,12 +138,10 @@ class Unseen:
         start = time.monotonic()
         found, trouble = self._searched(prospects)
         seconds = time.monotonic() - start
-        with ExitStack() as stack:
+        with skipped_without_room(), ExitStack() as stack:
             try:
                 row = self._row(cell, found, stack)
-            except MemoryError as error:
-                raise Skipped(f"no room for {error}") from None
-            except (LaunchFailed, LookupError, ValueError) as error:
+            except (LookupError, ValueError) as error:
                 raise Skipped(str(error)) from None
         return row | {"search_trouble": trouble, "search_seconds_taken": round(seconds, 2)}
 
@@ -119,34 +155,32 @@ class Unseen:
             return None, str(reason)
 
     def _row(self, cell: Cell, found: Winner | None, stack: ExitStack) -> dict[str, Any]:
-        turns, phases = self._turns, self._turns.phases
+        contest, phases = self._contest, self._contest.phases
         phases.enter("contest: operands")
-        operands = turns.operands(cell.problem, stack)
+        operands = contest.operands(cell.problem, stack)
         phases.enter("contest: plan")
         prepare(operands, TIMED, seed=2)
-        plan = None if turns.target.is_host else timed(self._module, operands, library=self._library)
+        plan = None if contest.target.is_host else timed(self._module, operands, library=self._library)
         phases.enter("contest: checks")
         prepare(operands, EXACT, seed=1)
-        call = called(self._module, operands, on_host=turns.target.is_host, library=self._library)
-        verdict = turns.verdict(operands, call.launch)
+        call = called(self._module, operands, on_host=contest.target.is_host, library=self._library)
+        verdict = contest.verdict(operands, call.launch)
         launches: dict[str, Launch] = {"ours": call.launch}
         verdicts: dict[str, bool | None] = dict.fromkeys(CHECKED)
         if plan is not None:
-            verdicts["plan_verified"] = turns.verdict(operands, plan.launch).correct
+            verdicts["plan_verified"] = contest.verdict(operands, plan.launch).correct
             launches["plan"] = plan.launch
         if call.fallback is not None:
-            verdicts["fallback_verified"] = turns.verdict(operands, call.fallback).correct
+            verdicts["fallback_verified"] = contest.verdict(operands, call.fallback).correct
             launches["fallback"] = call.fallback
-        opponents = turns.opponents(operands, stack)
+        opponents = contest.opponents(operands, stack)
         launches |= {name: opponent.launch for name, opponent in opponents.items()}
         if found is not None:
-            loaded = turns.loaded(operands, found.config, stack)
+            loaded = contest.loaded(operands, found.config, stack)
             verdicts["search_verified"] = run_once(operands, loaded, EXACT).correct
             launches["search"] = partial(loaded.start, operands.arguments(1.0, 0.0))
-        prepare(operands, TIMED, seed=2)
-        phases.enter("contest: turns")
-        measured = turns.in_turns(launches)
-        floor_us = turns.ceilings.floor_us(cell.problem)
+        measured = contest.in_turns(operands, launches)
+        floor_us = contest.ceilings.floor_us(cell.problem)
         row = row_of(cell, _as_winner(call), measured, opponents, verdict, floor_us)
         for name in ("plan", "fallback", "search"):
             row |= times_in_states(name, measured)
@@ -156,7 +190,6 @@ class Unseen:
             "search_trials": found and found.outcomes,
             "configurations_kept": found.kept if found else 0,
         }
-        phases.enter("contest: operands")
         return row | ratios(row)
 
 
@@ -200,15 +233,6 @@ def line_of(row: dict[str, Any]) -> str:
     )
 
 
-def opened(target: Target, phases: PhaseTimer) -> Turns[Any]:
-    """Return the device, on a GPU with cuBLAS and cuBLASLt."""
-    support = compiled_support(target.toolchain)
-    if target.is_host:
-        device: Device = HostDevice(support_path=support)
-        return Turns(device, target, support, PATIENT.effort, phases)
-    return Contest(CudaDevice(int(target.spec), support), target, support, PATIENT.effort, phases)
-
-
 def pack_facts(path: Path, module: ModuleType) -> dict[str, Any]:
     """Return facts that identify the module: runs with different modules are not comparable."""
     return {
@@ -245,11 +269,14 @@ def run(
     searches = selection.search_seconds > 0 and searched is None
     seconds = selection.search_seconds if searches else PATIENT.seconds
     options = PATIENT.options(seconds, Cache.CLEAN)  # unseen shapes are timed with a clean L2
-    with Tuner(target, options) as tuner, planners() as pool:
-        turns = opened(target, tuner.phases)
+    with (
+        Tuner(target, options) as tuner,
+        planners() as pool,
+        opened(target, PATIENT.effort, tuner.phases) as contest,
+    ):
         module, library = imported(pack), None if target.is_host else fallback_arrays(target.spec)
-        facts = facts_of(selection.command, target, turns, turns.device.sm_clock_mhz())
-        facts |= pack_facts(pack, module) | selection.facts | {"fallback_library": library and library[0]}
+        facts = contest.facts(selection.command) | pack_facts(pack, module) | selection.facts
+        facts |= {"fallback_library": library and library[0]}
         if searched is not None:
             facts["searched_at"] = searched.date
         result = ResultFile(output, facts)
@@ -262,19 +289,14 @@ def run(
         elif searches:
             _ = tuner.ceilings
             cells = planned(tuner, todo, pool)
-        try:
-            result.facts["complete"] = measure_cells(
-                tuner.phases,
-                Unseen(turns, module, tuner, library and library[1]).row,
-                result,
-                cells,
-                time_limit=selection.time_limit,
-                start=start,
-                verbose=verbose,
-                line=line_of,
-            )
-        finally:
-            pool.shutdown(cancel_futures=True)
-    result.write()
-    turns.device.close()
+        measure_cells(
+            tuner.phases,
+            Unseen(contest, module, tuner, library and library[1]).row,
+            result,
+            cells,
+            time_limit=selection.time_limit,
+            start=start,
+            verbose=verbose,
+            line=line_of,
+        )
     return result

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.headline import DIRTY, Row, geometric_mean, is_dirty_too, markdown, number, right_us, runs_of
+from benchmarks.tables import DIRTY, Row, is_dirty_too, markdown, number, right_us, runs_of, vendor_us
+from tsm2_tune.tuner.packs.gains import mean
 
 MARGIN = 0.03  # ours counts as slower if its time exceeds the library's by this fraction
 KIND = ("regime", "dtype", "layout")
@@ -21,11 +22,6 @@ TIMED = (
     "cublaslt",
 )  # a row has these contestants' times with a clean and with a dirty L2
 BY_KIND = "The next table has kernels that `gemm` chooses by prediction, by kind of product, with the L2 clean:"
-
-
-def vendor_us(row: Row) -> float | None:
-    """Return the time of the faster of cuBLAS and cuBLASLt with a correct result, or None."""
-    return min(filter(None, (right_us(row, "cublas"), right_us(row, "cublaslt"))), default=None)
 
 
 def cublas_us(row: Row) -> float | None:
@@ -117,13 +113,13 @@ def summary(rows: Sequence[Row], by_timing: bool = False) -> Summary:
     factors = [max(ratio, 1 / ratio) for ratio in X_EXPECTED(rows)]
     return Summary(
         shapes=len(rows),
-        x_vendor=geometric_mean(x_vendor),
+        x_vendor=mean(x_vendor),
         worst=min(x_vendor, default=None),
         slower=_slower(x_vendor),
         slower_with_fallback=_slower(with_fallback),
         slower_than_cublas=_slower(x_cublas),
-        search_x_vendor=geometric_mean(SEARCH_X_VENDOR(rows)),
-        x_search=geometric_mean(x_search),
+        search_x_vendor=mean(SEARCH_X_VENDOR(rows)),
+        x_search=mean(x_search),
         median_regret=statistics.median(regrets) if regrets else None,
         regret_of_95=ranked(regrets, 0.95),
         off=statistics.median(factors) if factors else None,
@@ -320,7 +316,7 @@ def as_called(rows: Sequence[Row]) -> str:
         slower = [[sum(gain * x < 1 for gain in gains) for gains in in_states] for x in (1.03, 1.1)]
         left = sum(bool(row["falls_back"]) for row in group)
         worst = min((gain for gains in in_states for gain in gains), default=None)
-        clean = geometric_mean(in_states[0])
+        clean = mean(in_states[0])
         lines.append((*name, str(len(group)), str(left), number(clean, 2),
                       *(" / ".join(map(str, both)) for both in slower), number(worst, 2)))  # fmt: skip
     heads = (

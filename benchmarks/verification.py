@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import wait
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tsm2_tune import __version__
+from benchmarks.result_file import device_facts, write_json
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import parse_thresholds
@@ -96,15 +95,7 @@ def main(device: str, trials: int, output: Path) -> None:
             found = row(tuner, Problem.parse(text), trials)
         rows.append(found)
         click.echo(json.dumps(found))
-    facts = {
-        "device": target.identity.name,
-        "driver": target.identity.driver,
-        "toolkit": target.identity.toolkit,
-        "tsm2_tune": __version__,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "rows": rows,
-    }
-    output.write_text(json.dumps(facts, indent=1) + "\n")
+    write_json(output, {**device_facts("python -m benchmarks.verification", target), "rows": rows})
 
 
 if __name__ == "__main__":

@@ -26,17 +26,15 @@ from typing import Any, TypeVar, cast
 import click
 
 from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, Cell, Layout, Regime, ShapeSet, cells, chosen
-from benchmarks.contest import Contest
+from benchmarks.claims import summary
+from benchmarks.contest import opened
 from benchmarks.gpu import gpu
-from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
-from benchmarks.result_file import ResultFile, read, require_folder, require_new, run_facts
-from benchmarks.turns import Turns, compiled_support
+from benchmarks.result_file import ResultFile, read, require_folder, require_new
 from benchmarks.winner import Skipped, planned, planners, tuned
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import cache_option
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.trial import Cache
@@ -122,18 +120,6 @@ class Selection:
         )
 
 
-def facts_of(command: str, target: Target, contest: Turns[Any], sm_clock_mhz: float | None) -> dict[str, Any]:
-    """Return the facts of the run: device, driver, compiler, measured peak rates."""
-    return {
-        **run_facts(command, target, contest.ceilings),
-        **contest.versions,
-        "most_sm_clock_mhz": target.limits.sm_clock_mhz,
-        "sm_clock_mhz": sm_clock_mhz,
-        "dram_gbytes_per_s": target.limits.dram_gbytes_per_s,
-        "complete": False,
-    }
-
-
 def line_of(row: dict[str, Any]) -> str:
     """Return a measured cell's line for the terminal."""
     shape = f"{row['m']}x{row['n']}x{row['k']}:{row['dtype']}"
@@ -170,19 +156,17 @@ def measure_cells(
     verbose: bool = False,
     line: Callable[[dict[str, Any]], str] = line_of,
     clock: Callable[[], float] = time.monotonic,
-) -> bool:
+) -> None:
     """Measure the cells with the function `measured`, until the time limit in seconds since `start`.
 
-    Return whether all cells were measured.
+    The fact `complete` says whether all cells were measured.
     """
     recent: deque[float] = deque(maxlen=RECENT_CELLS)
     whole: dict[str, float] = defaultdict(float)
-    complete = True
     for cell, prospects in cells:
         begun = clock()
         if time_limit is not None and begun - start + max(recent, default=0.0) > time_limit:
             click.echo(f"stopped by the time limit before {cell.text}: --resume goes on")
-            complete = False
             break
         try:
             if isinstance(prospects, Skipped):
@@ -201,38 +185,34 @@ def measure_cells(
             whole[name] += taken
         if verbose:
             click.echo(f"    {seconds_text(seconds)}")
+    else:
+        result.facts["complete"] = True
+    result.write()
     if verbose:
         click.echo(f"in all: {seconds_text(whole)}")
-    return complete
 
 
 def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resume: bool, verbose: bool) -> ResultFile:
     """Run the whole benchmark on one device."""
     start = time.monotonic()
-    support = compiled_support(target.toolchain)
-    device = CudaDevice(int(target.spec), support)
-    with Tuner(target, plan.options(selection.seconds, selection.cache)) as tuner, planners() as pool:
-        contest = Contest(device, target, support, plan.effort, tuner.phases, selection.cache)
-        result = ResultFile(output, facts_of(selection.command, target, contest, device.sm_clock_mhz()))
+    with (
+        Tuner(target, plan.options(selection.seconds, selection.cache)) as tuner,
+        planners() as pool,
+        opened(target, plan.effort, tuner.phases, selection.cache) as contest,
+    ):
+        result = ResultFile(output, contest.facts(selection.command))
         if resume and output.exists():
             result.go_on()
-        todo = [cell for cell in selection.cells if not result.measured(cell.record)]
-        cells = planned(tuner, todo, pool)
-        try:
-            _ = tuner.ceilings  # measured here, so that it does not take time from the first search
-            result.facts["complete"] = measure_cells(
-                tuner.phases,
-                lambda cell, prospects: contest.row(cell, tuned(tuner, prospects)),
-                result,
-                cells,
-                time_limit=selection.time_limit,
-                start=start,
-                verbose=verbose,
-            )
-        finally:
-            pool.shutdown(cancel_futures=True)
-    result.write()
-    device.close()
+        _ = tuner.ceilings  # measured here, so that it does not take time from the first search
+        measure_cells(
+            tuner.phases,
+            lambda cell, prospects: contest.row(cell, tuned(tuner, prospects)),
+            result,
+            planned(tuner, [cell for cell in selection.cells if not result.measured(cell.record)], pool),
+            time_limit=selection.time_limit,
+            start=start,
+            verbose=verbose,
+        )
     return result
 
 
@@ -350,8 +330,8 @@ def main(
     target = gpu(spec)
     result = run(target, selection, plan, output, resume=resume, verbose=verbose)
     if plot is not None and result.rows:
-        draw({**result.facts, "rows": result.rows}, plot)
-    click.echo(f"\n{means_text(result.rows)}")
+        draw(result.content, plot)
+    click.echo(f"\n{summary(result.rows)}")
     if trouble := troubles(result.rows):
         raise SystemExit(trouble)
 

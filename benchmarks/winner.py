@@ -7,6 +7,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 
@@ -60,10 +61,13 @@ class Winner:
     outcomes: dict[str, int]  # outcome -> number of trials
 
 
-def planners() -> ProcessPoolExecutor:
-    """Return a pool of processes that plan searches, about a second each, while other searches run."""
+@contextmanager
+def planners() -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of processes that plan searches, about a second each, while other searches run."""
     count = max(1, min(cores() // CORES_A_PLANNER, MOST_PLANNERS))
-    return ProcessPoolExecutor(max_workers=count, mp_context=get_context("spawn"), initializer=_start_planner)
+    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_start_planner)
+    yield pool
+    pool.shutdown(cancel_futures=True)
 
 
 def _start_planner() -> None:
