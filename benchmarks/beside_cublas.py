@@ -79,7 +79,7 @@ def beside_cublas(contest: Contest, problem: Problem, winners: Mapping[str, Kern
             for name, config in winners.items()
         }
         if contest.libraries is not None:
-            launches["cuBLAS"] = partial(contest.libraries[0].gemm, operands)
+            launches["cuBLAS"] = contest.libraries[0].launch(operands)
         right = {name: contest.verdict(operands, launch).correct for name, launch in launches.items()}
         found = contest.in_turns(operands, launches)
     floor_us = contest.ceilings.floor_us(problem)

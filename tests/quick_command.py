@@ -17,7 +17,7 @@ from tests.quick import keep_answers, quick_host_toolchain
 from tests.quick_worker import serve
 from tsm2_tune.__main__ import main
 from tsm2_tune.api import export, tune
-from tsm2_tune.tuner.device.emulator import kernel_call, toolchain
+from tsm2_tune.tuner.device.emulator import entry_point, toolchain
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.search import finals, options
@@ -32,7 +32,7 @@ CALLS = replace(
 
 def compile_quickly(setattr: Callable[[object, str, object], None]) -> None:
     """Have the command compile kernels for the host so from now on."""
-    for module in (toolchain, kernel_call):
+    for module in (toolchain, entry_point):
         setattr(module, "host_toolchain", quick_host_toolchain)
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from tests.processes import python
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.tuner.runs.blas_threads import VARIABLE, one_blas_thread
 from tsm2_tune.tuner.worker import child_process
 
 NAMES = (
@@ -70,14 +69,6 @@ def test_nothing_in_the_working_folder_runs(script: str, tmp_path: Path) -> None
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_child_finds_this_package_whatever_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in ("relative", str(tmp_path), ""):
-        monkeypatch.syspath_prepend(folder)
-    assert child_process.search_path()[0] == str(child_process.ROOT)
-    assert not {"", str(tmp_path), "relative"} & set(child_process.search_path())
-
-
 def test_a_child_imports_modules_of_the_caller_after_those_of_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +77,12 @@ def test_a_child_imports_modules_of_the_caller_after_those_of_python(
     (tmp_path / "helper.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.path.insert(1, tmp_path)  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        for folder in ("relative", ""):
+            patch.syspath_prepend(folder)
+        assert child_process.search_path()[0] == str(child_process.ROOT)
+        assert not {"", str(tmp_path), "relative"} & set(child_process.search_path())
     command = child_process.isolated_python("import types, helper, tsm2_tune; print(helper.__file__)")
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == (f"{tmp_path / 'helper.py'}\n", "")
@@ -102,38 +99,3 @@ def test_a_python_that_is_not_known_or_an_archive_is_named(
     monkeypatch.setattr(child_process, "__file__", "/a.zip/tsm2_tune/tuner/child.py")
     with pytest.raises(DeviceError, match="archive"):
         child_process.python_executable()
-
-
-STARTED = """
-import os, sys, threading, time
-from contextlib import suppress
-from tsm2_tune.__main__ import main
-sys.argv = ["tsm2-tune", "--shapes", "8x8x8", "--device", "tpu"]
-with suppress(SystemExit):
-    main()
-assert "numpy" in sys.modules
-for thread in threading.enumerate():
-    if thread is not threading.main_thread():
-        thread.join()
-time.sleep(0.1)  # a thread of the system ends a little after Python's
-print(len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS"))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="Linux tells a process's threads")
-@pytest.mark.parametrize(("asked", "threads"), [(None, "1 None"), ("2", "2 2")])
-def test_the_command_has_one_thread_and_leaves_who_asks_for_more_theirs(asked: str | None, threads: str) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    environment |= {VARIABLE: asked} if asked else {}
-    if asked and len(os.sched_getaffinity(0)) < int(asked):
-        pytest.skip("OpenBLAS starts no more threads than there are processors")
-    output = python("-c", STARTED, env=environment, check=True).stdout
-    assert output.splitlines()[-1] == threads
-
-
-def test_the_environment_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    with pytest.raises(KeyError), one_blas_thread():
-        raise KeyError(os.environ[VARIABLE])
-    assert VARIABLE not in os.environ

@@ -18,7 +18,7 @@ from tests.modules import OUT, A, B
 from tests.processes import python
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.nvml import ClockReader
+from tsm2_tune.tuner.device.cuda import clock_reader
 from tsm2_tune.tuner.results.store import Store
 
 
@@ -66,7 +66,7 @@ def test_leases_taken_left_and_released_are_logged(store: Store, said: Any) -> N
 
 def test_missing_nvml_is_logged(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert ClockReader("0000:00:00.0").mhz() is None
+    assert clock_reader("0000:00:00.0")() is None
     (line,) = said()
     assert line.startswith("no NVML (")
     assert line.endswith("): measurements record no clock")

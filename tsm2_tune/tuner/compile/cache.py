@@ -17,7 +17,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,10 +79,7 @@ def refuse_noexec() -> None:
 
 
 def _make_trusted(folder: Path) -> None:
-    """Create the folder if it is missing.
-
-    Raise InputError if other users can change its content, or if this user cannot write to it.
-    """
+    """Create the folder if it is missing."""
     for place in (*reversed(folder.parents), folder):
         try:
             found = os.lstat(place)
@@ -113,10 +110,7 @@ def named_folder() -> Path:
 
 
 def _refuse_strangers(folder: Path, place: Path, found: os.stat_result) -> None:
-    """Raise InputError if the permissions of `place` let other users change the cache folder `folder`.
-
-    `place` is the cache folder or one of its parents. `found` is the result of lstat for `place`.
-    """
+    """Raise InputError if the permissions of `place` let other users change the cache folder `folder`."""
     trouble = ""
     is_sticky = found.st_mode & stat.S_ISVTX  # in a sticky folder only an entry's owner may rename it
     if not stat.S_ISDIR(found.st_mode):
@@ -140,30 +134,29 @@ def _is_ours(found: os.stat_result) -> bool:
 
 
 def find(key: str, suffix: str) -> tuple[Path, int] | None:
-    found = _found(key, suffix)
-    log.debug("cache %s: %s%s", "miss" if found is None else "hit", key, suffix)
-    return found
-
-
-def _found(key: str, suffix: str) -> tuple[Path, int] | None:
     """Return the cached binary's path and its bytes of register spills.
 
     Return None if the binary or its report is missing, damaged or writable by another user.
     """
     binary = _place(key, suffix)
-    try:
-        shard = os.lstat(binary.parent)
-        if not (stat.S_ISDIR(shard.st_mode) and _is_ours(shard)):
-            return None
-        with _OwnFile(binary.with_suffix(".json")) as file:
-            report = json.loads(os.read(file.number, MOST_REPORT_BYTES))
-        spill_bytes = report["spill_bytes"]
-        with _OwnFile(binary) as file:
-            if report["sha256"] != file.digest():  # damaged by a full disk or a power failure
-                return None
-            os.utime(file.number, ns=(time.time_ns(), os.fstat(file.number).st_mtime_ns))  # set only the access time
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    found = None
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        found = _read(binary)
+    log.debug("cache %s: %s", "miss" if found is None else "hit", binary.name)
+    return found
+
+
+def _read(binary: Path) -> tuple[Path, int] | None:
+    shard = os.lstat(binary.parent)
+    if not (stat.S_ISDIR(shard.st_mode) and _is_ours(shard)):
         return None
+    with _own_file(binary.with_suffix(".json")) as file:
+        report = json.loads(os.read(file, MOST_REPORT_BYTES))
+    spill_bytes = report["spill_bytes"]
+    with _own_file(binary) as file:
+        if report["sha256"] != _digest(file):  # damaged by a full disk or a power failure
+            return None
+        os.utime(file, ns=(time.time_ns(), os.fstat(file).st_mtime_ns))  # set only the access time
     return (binary, spill_bytes) if type(spill_bytes) is int and spill_bytes >= 0 else None
 
 
@@ -176,9 +169,9 @@ def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
         return found[0]
     binary = _place(key, suffix)
     report = output.with_name("report.json")
-    with _OwnFile(output) as file:
-        digest = file.digest()
-        os.fchmod(file.number, 0o600)
+    with _own_file(output) as file:
+        digest = _digest(file)
+        os.fchmod(file, 0o600)
     report.touch(0o600)
     report.write_text(json.dumps({"spill_bytes": spill_bytes, "sha256": digest}))
     _make_shard(binary.parent)
@@ -192,28 +185,25 @@ def _place(key: str, suffix: str) -> Path:
     return cache_folder() / key[:2] / f"{key}{suffix}"
 
 
-class _OwnFile:
-    """A regular file of this user, open for reading.
+@contextmanager
+def _own_file(path: Path) -> Iterator[int]:
+    """Open a regular file of this user for reading, and return its number.
 
     Raise OSError for another user's file, a link, a folder, a pipe or a device.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.number = os.open(path, os.O_RDONLY | _NO_FOLLOWING)
-        found = os.fstat(self.number)
+    number = os.open(path, os.O_RDONLY | _NO_FOLLOWING)
+    try:
+        found = os.fstat(number)
         if not (stat.S_ISREG(found.st_mode) and _is_ours(found)):
-            os.close(self.number)
             raise PermissionError(f"{path} is not a regular file of this user")
+        yield number
+    finally:
+        os.close(number)
 
-    def __enter__(self) -> _OwnFile:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        os.close(self.number)
-
-    def digest(self) -> str:
-        with open(self.number, "rb", closefd=False, buffering=0) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+def _digest(number: int) -> str:
+    with open(number, "rb", closefd=False, buffering=0) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _make_shard(shard: Path) -> None:
@@ -276,8 +266,6 @@ def _remove_if_dead(folder: Path) -> bool:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _NO_FOLLOWING, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(lock), os.lstat(folder / LOCK)):
-                return False  # another process removed the folder first, and a new owner may have created it again
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
@@ -287,10 +275,7 @@ def _remove_if_dead(folder: Path) -> bool:
 
 
 def cache_limit_bytes() -> int:
-    """Return the limit of the cache's size in bytes, from the environment variable or by default.
-
-    Raise InputError if the variable's value is invalid.
-    """
+    """Return the limit of the cache's size in bytes, from the environment variable or by default."""
     text = os.environ.get(LIMIT_VARIABLE, "").strip()
     if not text:
         return LIMIT_BYTES

@@ -31,10 +31,6 @@ ANSWER_SECONDS = 30.0  # time limit of a query such as --version
 BELIEVED = 2  # number of equal failures after which a compilation has failed
 
 
-def _identity(text: str) -> str:
-    return text
-
-
 @dataclass(frozen=True, slots=True)
 class Toolchain:
     """A compiler with its flags: everything that determines a binary except the source text and its macros (-D)."""
@@ -45,7 +41,7 @@ class Toolchain:
     source_suffix: str  # ".cu" or ".cpp"
     suffix: str  # of the binary: ".cubin" or ".so"
     extra_digest: str  # digest of other inputs, such as included headers and the CPU's features
-    wrap: Callable[[str], str] = _identity  # adds the text that the compiler needs around the CUDA source
+    wrap: Callable[[str], str] = str  # adds the text that the compiler needs around the CUDA source
     # Folders with small headers in place of large ones. The binary is the same, if the compiler accepts them.
     includes: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()  # arguments of the linker
@@ -66,15 +62,8 @@ class Toolchain:
     @property
     def digest(self) -> str:
         """SHA-256 of everything that determines a binary except the source text and its macros (-D)."""
-        facts: list[object] = [
-            self.compiler,
-            self.version,
-            self.flags,
-            self.suffix,
-            self.extra_digest,
-            *self.libraries,
-        ]
-        facts += [self.variables, self.differs]
+        facts: list[object] = [self.compiler, self.version, self.flags, self.suffix, self.extra_digest]
+        facts += [*self.libraries, self.variables, self.differs]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -156,10 +145,7 @@ def _compiled(
     includes: tuple[str, ...],
     limit_seconds: float,
 ) -> Binary | CompileFailure:
-    """Compile the text once, and store the binary in the cache.
-
-    Raise InputError if the cache folder cannot be used, or if its disk is full.
-    """
+    """Compile the text once, and store the binary in the cache."""
     folder = cache_folder()
     try:
         with workplace(cache.working_parent()) as work:
@@ -182,7 +168,9 @@ def _compiled(
                 why = CompileFailure(Outcome.INTERRUPTED, "its working folder was removed")
             if why is not None:
                 refuse_full_disk(folder)
-                return CompileFailure(why.outcome, _shortened(why.detail, str(work.folder)))
+                return CompileFailure(
+                    why.outcome, why.detail.replace(str(work.folder), "").strip()[:DETAIL_CHARACTERS]
+                )
             spill_bytes = _spill_bytes(ended.messages)
             binary = cache.keep(output, key, toolchain.suffix, spill_bytes)
     except OSError as error:
@@ -211,11 +199,6 @@ def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_be
         return CompileFailure(Outcome.COMPILE_FAILED, f"the compiler prints too much: {ended.messages}")
     by = f"killed by {signal_name(ended.status)}" if ended.how is Ending.SIGNALLED else f"exit status {ended.status}"
     return CompileFailure(Outcome.COMPILE_FAILED, ended.messages.strip() or f"{by}, without a message")
-
-
-def _shortened(messages: str, work: str) -> str:
-    """Return the messages without the working folder's path, cut to at most DETAIL_CHARACTERS characters."""
-    return messages.replace(work, "").strip()[:DETAIL_CHARACTERS]
 
 
 def _spill_bytes(messages: str) -> int:

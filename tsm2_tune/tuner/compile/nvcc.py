@@ -95,10 +95,7 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
 
 
 def _differences(compiler: str, flags: tuple[str, ...]) -> str:
-    """Return a text that identifies the compiler if it differs from its toolkit's nvcc, such as a wrapper script.
-
-    Return "" if the compiler and the toolkit's nvcc would run the same commands, according to --dryrun.
-    """
+    """Return a text that identifies the compiler if it differs from its toolkit's nvcc, such as a wrapper script."""
     said = _dry_run(compiler, flags)
     folder = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)
     own = os.path.join(folder[1], "nvcc") if folder else ""

@@ -49,10 +49,7 @@ class Compilers:
                 wait(running, timeout=KILL_AGAIN_SECONDS)
 
     def begin_support(self, dtype_name: str) -> None:
-        """Start to compile the support kernels that verify results of this type.
-
-        Support kernels are the tuner's own kernels.
-        """
+        """Start to compile the support kernels that verify results of this type."""
         name = _verified_with(dtype_name)
         if name not in self._support_paths and name not in self._begun_support:
             self._begun_support[name] = self.begin_text(_support_text(name), "", ())
@@ -107,10 +104,7 @@ class Compilers:
         return binary
 
     def files(self, dtype_name: str, *paths: str) -> tuple[object, ...]:
-        """Return an identity of each file at `paths` and of the support kernels' files; None for a missing file.
-
-        A file's identity changes if the file is replaced.
-        """
+        """Return an identity of each file at `paths` and of the support kernels' files; None for a missing file."""
         support = (self._support_paths.get(name, "") for name in ("", _verified_with(dtype_name)))
         return tuple(map(_file, (*support, *paths)))
 

@@ -17,6 +17,7 @@ import os
 import resource
 import select
 import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -86,21 +87,12 @@ class Supervisor:
         return {"done": True}, b""
 
     def _make(self, folder: str) -> None:
-        """Create and lock a working folder. Raise FileNotFoundError if another process removed it before the lock."""
+        """Create and lock a working folder."""
         os.mkdir(folder, 0o700)
         self._folder = folder
-        path = os.path.join(folder, LOCK)
-        try:
-            self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            with contextlib.suppress(
-                OSError
-            ):  # on a file system without locks no process removes another process's folder
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
-            if not os.path.samestat(os.fstat(self._lock), os.stat(path)):
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
-        except OSError:
-            self._remove()
-            raise
+        self._lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+        with contextlib.suppress(OSError):  # without locks no process removes another process's folder
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def _remove(self) -> None:
         if self._folder is not None:
@@ -179,40 +171,26 @@ def take(output: int, messages: bytearray) -> bool:
 
 
 def start(request: dict[str, Any], output: int) -> tuple[int, int]:
-    """Start the request's command with the pipe `output`. Return its process id, and an errno.
+    """Start the request's command with the pipe `output`. Return its process id, and an errno: 0 if it runs."""
 
-    The errno is 0 if the command started, else it says why the command did not start.
-    """
-    told, tell = os.pipe()
+    def limit() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
     try:
-        child = os.fork()
-        if child == 0:
-            try:
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                become(request, output)
-            except OSError as error:
-                os.write(tell, str(error.errno).encode())
-            finally:
-                os._exit(127)
-    finally:
-        os.close(tell)
-        refused = os.read(told, 16)  # empty if the command started, since exec closes the pipe
-        os.close(told)
-    return child, int(refused or 0)
-
-
-def become(request: dict[str, Any], output: int) -> None:
-    """Replace this process with the request's command. Its output goes to the pipe `output`."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):  # Python ignores or handles these
-        signal.signal(number, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(output, 1)
-    os.dup2(output if request["errors"] else nothing, 2)
-    if request["cwd"] is not None:
-        os.chdir(request["cwd"])
-    os.execve(request["run"][0], request["run"], request["environment"])
+        child = subprocess.Popen(
+            request["run"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output if request["errors"] else subprocess.DEVNULL,
+            cwd=request["cwd"],
+            env=request["environment"],
+            preexec_fn=limit,
+        )
+    except OSError as error:
+        return 0, error.errno or errno.EIO
+    child.returncode = 0  # `_watched` waits for the process itself
+    return child.pid, 0
 
 
 def descendants() -> dict[int, str]:

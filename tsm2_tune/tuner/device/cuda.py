@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle
@@ -22,11 +23,11 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda_kernel import CudaKernel, Queue, fault_of
 from tsm2_tune.tuner.device.cuda_memory import CudaBuffer, CudaMemory
 from tsm2_tune.tuner.device.interface import Buffer, LaunchFailed
-from tsm2_tune.tuner.device.nvml import ClockReader, driver_version
 from tsm2_tune.tuner.measure.l2_state import L2Flush, stream
 from tsm2_tune.tuner.measure.timing import median_interval
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, in_a_line
 
+log = logging.getLogger(__name__)
 CEILING_STREAM_BYTES = 4 * 2**30  # far larger than any L2 cache; reading it takes a millisecond or more
 CEILING_SAMPLES = 11
 UNKNOWN_CLOCK_KHZ, UNKNOWN_BUS_BITS = 1_500_000, 4096  # used if the driver reports 0, which happens on virtual GPUs
@@ -113,10 +114,43 @@ def identity_of(drv: Any, device: Any, toolchain: Toolchain) -> DeviceIdentity:
         name=in_a_line(device.name()),
         uuid=_uuid(device),
         compute_capability=f"{major}.{minor}",
-        driver=driver_version(drv),
+        driver=_driver_version(drv),
         toolkit=toolchain.version,
         flags=toolchain.stated_flags,
     )
+
+
+def _driver_version(drv: Any) -> str:
+    """Return the driver's version from NVML. Without NVML, return the CUDA version that the driver supports."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except Exception as error:  # NVML is a convenience: whatever is wrong with it, the CUDA driver still answers
+        log.debug("no NVML (%s): records contain CUDA's version instead of the driver's", error)
+        version = drv.getdriver_version()
+        return f"CUDA {version // 1000}.{version % 1000 // 10}"
+
+
+def clock_reader(bus_id: str) -> Callable[[], float | None]:
+    """Return a function that reads a GPU's SM clock in MHz through NVML. It returns None if NVML does not work."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id)
+    except Exception as error:  # NVML is a convenience: without it a measurement has no clock
+        log.debug("no NVML (%s): measurements record no clock", error)
+        return lambda: None
+
+    def mhz() -> float | None:
+        try:
+            return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        except Exception:  # whatever is wrong with NVML, the measurement has no clock
+            return None
+
+    return mhz
 
 
 def _uuid(device: Any) -> str:
@@ -154,12 +188,11 @@ class CudaDevice:
             ) from None
         self.limits = query_limits(self.drv, device)
         self._memory = CudaMemory(self.drv, self.limits.memory_bytes)
-        self._bus_id = device.pci_bus_id()
         self._support_path = support_path
         self._flush = L2Flush(self, support_path)
         self.drv.memset_d8(self._flush.address, 0, self._flush.size_bytes)
         self._start, self._end, self._started = self.drv.Event(), self.drv.Event(), self.drv.Event()
-        self._clock = ClockReader(self._bus_id)
+        self._clock_mhz = clock_reader(device.pci_bus_id())
 
     def allocate(self, size_bytes: int) -> CudaBuffer:
         return self._memory.allocate(size_bytes)
@@ -255,7 +288,7 @@ class CudaDevice:
         )
 
     def sm_clock_mhz(self) -> float | None:
-        return self._clock.mhz()
+        return self._clock_mhz()
 
     def close(self) -> None:
         self._context.pop()

@@ -144,10 +144,7 @@ def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | Kerne
 
 
 def fault_of(error: Exception) -> KernelFault | DeviceLost:
-    """Return the exception for an error after which the CUDA context is unusable.
-
-    The exception is KernelFault if a kernel can have caused the error, otherwise DeviceLost.
-    """
+    """Return the exception for an error after which the CUDA context is unusable."""
     status = ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
     return KernelFault(str(error)) if status in FAULTS else DeviceLost(f"{error} (CUDA error {status})")
 

@@ -149,13 +149,17 @@ class Support:
         worst = self._worst[place, : self._records[place]].copy()
         return Report(changes, left, divmod(first, 2**32), worst)
 
-    def keep_bits(self, result: Buffer, first: Buffer) -> None:
-        """Launch a kernel that copies a result to `first`, a buffer of the same size."""
-        self._start_on_bits(result, first, is_first=True, launch=0)
+    def compare_bits(self, result: Buffer, first: Buffer, launch: int | None) -> None:
+        """Launch a kernel that compares a result with `first`, a buffer of the same size, bit for bit.
 
-    def compare_bits(self, result: Buffer, first: Buffer, launch: int) -> None:
-        """Launch a kernel that compares a result with `first`, bit for bit. `launch` is the number of its launch."""
-        self._start_on_bits(result, first, is_first=False, launch=launch)
+        `launch` is the number of its launch. If it is None, the kernel copies the result to `first`.
+        """
+        words = result.size_bytes // WORD_BYTES
+        arguments = (
+            np.uint64(result.address), np.uint64(first.address), np.int64(words), np.int32(launch is None),
+            np.int64(launch or 0), np.uint64(self._changes.address),
+        )  # fmt: skip
+        self._start(self._compare_bits, words, arguments)
 
     def differing_launch(self) -> int | None:
         """Wait for the device. Return the least number of a launch whose result differed since `begin_reports`."""
@@ -163,15 +167,6 @@ class Support:
         self._device.download(self._changes, self._found)
         words, launch = self._found[0, 0].tolist()
         return launch if words else None
-
-    def _start_on_bits(self, result: Buffer, first: Buffer, *, is_first: bool, launch: int) -> None:
-        words = result.size_bytes // WORD_BYTES
-        found = np.uint64(self._changes.address)
-        arguments = (
-            np.uint64(result.address), np.uint64(first.address), np.int64(words), np.int32(is_first),
-            np.int64(launch), found,
-        )  # fmt: skip
-        self._start(self._compare_bits, words, arguments)
 
     def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
         """Return the number of slices into which the reference splits k, and how many slices are interleaved.
@@ -254,10 +249,7 @@ class Support:
     def _start(
         self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None
     ) -> int:
-        """Launch the kernel with one thread for each element, but with at most `most_blocks` blocks.
-
-        Return the number of blocks.
-        """
+        """Launch the kernel with one thread for each element, but with at most `most_blocks` blocks."""
         blocks = self._blocks(elements, most_blocks or self._most_blocks)
         kernel(arguments, blocks=blocks, threads=self._threads)
         return blocks

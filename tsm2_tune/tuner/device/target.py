@@ -20,7 +20,8 @@ from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity
 
 log = logging.getLogger(__name__)
 HOST = "cpu"
-MOST_ORDINAL_DIGITS = 9  # an ordinal (the number of a CUDA device) is a C int
+MOST_ORDINAL_DIGITS = 9
+MOST_SHOWN = 100  # characters of a wrong name in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +98,7 @@ def find_target(spec: str) -> Target:
 
 
 def check_spec(spec: str) -> int:
-    """Return the CUDA ordinal that `spec` names, or -1 for "cpu".
-
-    Raise InputError or DeviceError if `spec` names no device that can run kernels.
-    """
+    """Return the CUDA ordinal that `spec` names, or -1 for "cpu"."""
     if spec == HOST:
         return -1
     if spec in PROFILES:
@@ -109,13 +107,13 @@ def check_spec(spec: str) -> int:
             f" {without_gpu()}"
         )
     if not is_ordinal(spec):
-        raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal such as 0, or {HOST}")
-    return _ordinal(spec)
+        raise InputError(f"unknown device {spec[:MOST_SHOWN]!r}: expected a CUDA ordinal such as 0, or {HOST}")
+    return int(spec)
 
 
 def is_ordinal(spec: str) -> bool:
-    """Return whether the text consists of ASCII digits. (int() also accepts the digits of other scripts.)"""
-    return spec.isascii() and spec.isdecimal()
+    """Return whether the text is the number of a CUDA device: ASCII digits, few enough for a C int."""
+    return spec.isascii() and spec.isdecimal() and len(spec) <= MOST_ORDINAL_DIGITS
 
 
 def limits_of(spec: str) -> DeviceLimits:
@@ -125,13 +123,12 @@ def limits_of(spec: str) -> DeviceLimits:
 
         return host_limits()
     if not is_ordinal(spec):
-        return profile_named(spec)
+        return profile_named(spec[:MOST_SHOWN])
     from tsm2_tune.tuner.device import cuda
 
-    ordinal = _ordinal(spec)
-    cuda.check_ordinal(ordinal)
+    cuda.check_ordinal(int(spec))
     drv = cuda.driver()
-    return cuda.query_limits(drv, drv.Device(ordinal))
+    return cuda.query_limits(drv, drv.Device(int(spec)))
 
 
 def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[str, DeviceLimits]:
@@ -165,10 +162,7 @@ def spec_of(name: str) -> str | None:
 
 
 def _limits_of_name(name: str) -> DeviceLimits:
-    """Return the limits of the device with this name.
-
-    Raise InputError if the device is neither a bundled GPU model nor a device of this machine.
-    """
+    """Return the limits of the device with this name."""
     spec = spec_of(name)
     if spec is not None:
         return limits_of(spec)
@@ -179,16 +173,6 @@ def _limits_of_name(name: str) -> DeviceLimits:
         f"the limits of the device {name!r} are unknown on this machine: run this on a machine with the device, or"
         f" choose {', '.join(DRIVER_NAMES.values())}"
     )
-
-
-def _ordinal(spec: str) -> int:
-    """Return the text of decimal digits as a number. Raise InputError if it is too long for a CUDA ordinal."""
-    if len(spec) > MOST_ORDINAL_DIGITS:
-        raise InputError(
-            f"unknown device {spec[:MOST_ORDINAL_DIGITS]}... of {len(spec)} digits:"
-            f" expected a CUDA ordinal such as 0, or {HOST}"
-        )
-    return int(spec)
 
 
 def open_device(spec: str, support_path: str) -> Device:

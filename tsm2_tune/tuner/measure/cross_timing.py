@@ -139,10 +139,7 @@ class CrossTiming:
             yield from self._verified()
 
     def _contended(self, kind: Problem) -> Iterator[Event]:
-        """Time the kernels that are predicted to be nearly the fastest for problems of the same kind as `kind`.
-
-        Then run finals (repeated timings of the fastest kernels) at shapes between tuned shapes.
-        """
+        """Time the kernels that are predicted to be nearly the fastest for problems of the same kind as `kind`."""
         while due := self._contending(kind):  # new times change the predictions
             yield from self._tried(due)
         here = (problem for problem, _ in self._tried_here)
@@ -229,10 +226,7 @@ class CrossTiming:
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
     def _planned(self, problems: Collection[Problem]) -> Kernels:
-        """Return the first kernels that a search would try between tuned shapes.
-
-        Return {} on the CPU, for batches, or for fewer than MEASURED shapes.
-        """
+        """Return the first kernels that a search would try between tuned shapes."""
         key = tuple(problems)
         if self.tuner.target.is_host or key[0].is_batched or len(key) < MEASURED:
             return {}

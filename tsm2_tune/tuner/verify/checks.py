@@ -345,8 +345,3 @@ def long_checks(problem: Problem, bits: int) -> tuple[Check, ...]:
     if problem.k < LONG_SUMS:
         return every
     return every[:1] if bits == INDEX_BITS[0] else every[1:2]
-
-
-def with_padding(check: Check, padding: dict[str, int]) -> Check:
-    """Return a copy of the check with other padding of the leading dimensions."""
-    return replace(check, padding=padding)

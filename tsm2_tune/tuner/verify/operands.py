@@ -147,10 +147,7 @@ class Operand:
 
         `real` is the index of the number among the real numbers of the buffer.
         """
-        return self._where(real // self._dtype.parts)
-
-    def _where(self, index: int) -> str:
-        position = index - self.front
+        position = real // self._dtype.parts - self.front
         if position < 0:
             return f"{-position} elements before {self.name}"
         past = position - self._extent(self.filling.leading_dimension, self.filling.gap) + 1

@@ -47,7 +47,6 @@ from tsm2_tune.tuner.verify.checks import (
     precise_checks,
     probe_checks,
     sweep_checks,
-    with_padding,
 )
 from tsm2_tune.tuner.worker.protocol import WATCHED, Call, FullVerification, Run
 
@@ -158,7 +157,7 @@ def _calls(asked: Problem, config: KernelConfig, coverage: Coverage, bits: int) 
     for problem, lengths in product((*small, *deep), (LONG_LINES, LONG_WHOLE_LINES)):
         lines_of = ((name, problem.batch * lines) for name, (_, lines) in problem.stored.items())
         if sum(lines * lengths[name] for name, lines in lines_of) <= most_elements:
-            check = with_padding(overwriting(problem), lengths)
+            check = replace(overwriting(problem), padding=lengths)
             yield Call("long lines", problem, (check,), lengths, is_large=problem in deep)
     if coverage.large_offsets:
         for problem in small:
@@ -188,7 +187,7 @@ def _at_large_offsets(problem: Problem, bits: int) -> Iterator[Call]:
             apart = (PAST_32_BITS // (lines - 1) // WHOLE + 1) * WHOLE
         for others, more in ((WHOLE, 0), (0, 1)):  # leading dimensions of whole vectors, then odd ones
             padding = dict.fromkeys("ABC", others) | {name: apart + more}
-            check = with_padding(overwriting(problem), padding)
+            check = replace(overwriting(problem), padding=padding)
             yield Call("large offsets", problem, (check,), padding, is_large=True)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from tsm2_tune.errors import DeviceError, TuneError, WorkerError
 from tsm2_tune.generator.device.roofline import Ceilings
+from tsm2_tune.tuner.compile.failure_cause import OF_ITS_OWN, signal_name
 from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.measure.vendor.libraries import FILES
@@ -32,15 +33,7 @@ START_LIMIT_SECONDS = 120.0  # for a worker to open its device: the first contex
 END_SECONDS = 10.0  # for a killed process to end, which is slow while its driver waits for a device
 # Signals by which a kernel that runs on the CPU can end its process. Any other signal comes from outside: from Linux
 # when memory runs out, the user, or a resource limit.
-OF_KERNELS = (
-    signal.SIGSEGV,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGABRT,
-    signal.SIGTRAP,
-    signal.SIGSYS,
-)
+OF_KERNELS = (*OF_ITS_OWN, signal.SIGBUS)
 BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages in which no tested kernel runs
 BETWEEN_REQUESTS = "search"  # the run's phase while the worker waits
 SENT_AHEAD = "the next trial"  # the run's phase while the worker works on a request that was sent ahead
@@ -152,26 +145,22 @@ class Worker:
         self._sent.clear()
 
     def _ask(self, request: object, limit_seconds: float | None = None) -> object:
+        """Return the process's answer. If the process fails for a reason other than the kernel, retry once."""
         limit_seconds = self.limit_seconds if limit_seconds is None else limit_seconds
         self._requests += 1
         if self._spec == HOST and self._requests >= REQUESTS_PER_PROCESS:
             self._requests = 0
             self.close()
-        answer = self._answer_with_retry(request, limit_seconds)
+        try:
+            answer = self._answer(request, limit_seconds)
+        except _NotTheKernel:
+            try:
+                answer = self._answer(request, limit_seconds)
+            except _NotTheKernel as died:
+                return AttemptResult(Outcome.INTERRUPTED, str(died))
         if isinstance(answer, AttemptResult) and answer.outcome is Outcome.CRASHED:
             self._connected()  # raises if the device is gone: then the kernel is not at fault
         return answer
-
-    def _answer_with_retry(self, request: object, limit_seconds: float) -> object:
-        """Return the process's answer. If the process fails for a reason other than the kernel, retry once."""
-        try:
-            return self._answer(request, limit_seconds)
-        except _NotTheKernel:
-            pass
-        try:
-            return self._answer(request, limit_seconds)
-        except _NotTheKernel as died:
-            return AttemptResult(Outcome.INTERRUPTED, str(died))
 
     def _answer(self, request: object, limit_seconds: float) -> object:
         """Send the request and return the answer, or an AttemptResult if the process died or exceeded its time limit.
@@ -286,6 +275,5 @@ def _is_from_outside(exit_code: int | None) -> bool:
 
 def _cause(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
-        known = {one.value for one in signal.Signals}
-        return f" ({signal.Signals(-exit_code).name})" if -exit_code in known else f" (signal {-exit_code})"
+        return f" ({signal_name(-exit_code)})"
     return f" (exit status {exit_code})"

@@ -28,6 +28,13 @@ from tsm2_tune.tuner.verify.verdict import KernelCalls, prepare, verify, verify_
 from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FinalRound, FinalTimes, FullVerification
 
 END_OTHERS = "end other processes on it"
+OUTCOMES: dict[type[Exception], Outcome] = {  # error -> outcome of the request in which it occurs
+    BinaryLost: Outcome.INTERRUPTED,
+    LaunchFailed: Outcome.LAUNCH_FAILED,
+    KernelFault: Outcome.CRASHED,
+    DeviceLost: Outcome.INTERRUPTED,
+}
+FAILURES = tuple(OUTCOMES)
 
 
 def serve(connection: Connection, spec: str, support_path: str) -> None:
@@ -120,14 +127,8 @@ class _RequestHandler:
             launched = partial(bound.start, operands.arguments())
             measured = measure(self._device, launched, request.effort, request.cache)
             return AttemptResult(Outcome.OK, "", resources, verdict, measured)
-        except BinaryLost as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
-        except LaunchFailed as error:
-            return AttemptResult(Outcome.LAUNCH_FAILED, str(error), resources, verdict)
-        except KernelFault as error:
-            return AttemptResult(Outcome.CRASHED, str(error), resources, verdict)
-        except DeviceLost as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
+        except FAILURES as error:
+            return replace(_failed(error), resources=resources, verdict=verdict)
         finally:
             if bound is not None:
                 bound.free()
@@ -186,16 +187,10 @@ class _RequestHandler:
                 kernels.extend(BoundKernel(self._device, operands, entry) for entry in request.entries)
                 ours = [partial(kernel.start, arguments) for kernel in kernels]
                 return measure_with_vendor(self._device, ours, vendor, request.effort, request.caches)
-        except BinaryLost as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
-        except LaunchFailed as error:
-            return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
+        except FAILURES as error:
+            return _failed(error)
         except MemoryError as error:  # each kernel fits alone, but not all together
             return AttemptResult(Outcome.LAUNCH_FAILED, _no_room(request, error))
-        except KernelFault as error:
-            return AttemptResult(Outcome.CRASHED, str(error))
-        except DeviceLost as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
         finally:
             for kernel in kernels:
                 kernel.free()
@@ -215,12 +210,8 @@ class _RequestHandler:
             verdict = verify_in_full(
                 self._device, support, request, lambda stage: self._stage(f"full verification: {stage}")
             )
-        except (BinaryLost, DeviceLost) as error:
-            return AttemptResult(Outcome.INTERRUPTED, str(error))
-        except LaunchFailed as error:
-            return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
-        except KernelFault as error:
-            return AttemptResult(Outcome.CRASHED, str(error))
+        except FAILURES as error:
+            return _failed(error)
         outcome = Outcome.OK if verdict.correct else Outcome.WRONG_RESULT
         return AttemptResult(outcome, "" if verdict.correct else verdict.detail, verdict=verdict)
 
@@ -245,6 +236,10 @@ class _RequestHandler:
             self._operands = None
 
 
+def _failed(error: Exception) -> AttemptResult:
+    return AttemptResult(next(OUTCOMES[kind] for kind in FAILURES if isinstance(error, kind)), str(error))
+
+
 def _no_room(request: object, error: MemoryError) -> str:
     """Return the error text for a request that needs more memory than the device has free."""
     what = "the measurement of the device's ceilings"
@@ -267,22 +262,14 @@ def measure_with_vendor(
 
     If one of the vendor's routines fails, time our kernels alone.
     """
-    trouble = vendor.trouble
-    if vendor.routines:
-        theirs = [one.routine.launch for one in vendor.routines]
-        try:
-            found = measure_interleaved(device, [*ours, *theirs], effort, caches)
-        except CublasError as error:
-            trouble = str(error)
-        else:
-            of_vendor = (
-                pair
-                for of_state in found.values()
-                for pair in zip(vendor.routines, of_state[len(ours) :], strict=True)
-            )
-            return FinalTimes(
-                tuple(of_state[: len(ours)] for of_state in found.values()),
-                tuple(finalist.measured(one) for finalist, one in of_vendor),
-            )
-    found = measure_interleaved(device, ours, effort, caches)
-    return FinalTimes(tuple(found.values()), vendor_trouble=trouble)
+    theirs = [one.routine.launch for one in vendor.routines]
+    try:
+        found = measure_interleaved(device, [*ours, *theirs], effort, caches).values()
+    except CublasError as error:
+        return measure_with_vendor(device, ours, VendorFinalists((), str(error)), effort, caches)
+    measured = (zip(vendor.routines, of_state[len(ours) :], strict=True) for of_state in found)
+    return FinalTimes(
+        tuple(of_state[: len(ours)] for of_state in found),
+        tuple(finalist.measured(one) for of_state in measured for finalist, one in of_state),
+        vendor.trouble,
+    )

@@ -4,6 +4,6 @@
 memory that faults outside buffers (`memory.py`). `faults.py` describes a fault in a sentence.
 """
 
-from tsm2_tune.tuner.device.emulator.kernel_call import run_on_host
+from tsm2_tune.tuner.device.emulator.entry_point import run_on_host
 
 __all__ = ["run_on_host"]

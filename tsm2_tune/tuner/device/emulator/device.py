@@ -65,14 +65,9 @@ class HostKernel:
         threads: int,
         smem_bytes: int = 0,
     ) -> None:
-        """Run the kernel to its end on a grid of `blocks` in x, `splits` in y and `products` in z.
-
-        The device's `synchronise` raises KernelFault if the kernel faults. After a fault this call does nothing.
-        """
+        """Run the kernel to its end. The device's `synchronise` raises KernelFault if the kernel faults."""
         grid = {"blocks": blocks, "splits": splits, "products": products}
-        launch = {**grid, "threads": threads, "smem_bytes": smem_bytes}
-        self._entry.check(arguments, **launch)
-        self._device.run(self._entry, arguments, **launch)
+        self._device.run(self._entry, arguments, **grid, threads=threads, smem_bytes=smem_bytes)
 
 
 class HostDevice:
@@ -96,7 +91,6 @@ class HostDevice:
         self._flushed: npt.NDArray[np.float32] | None = None
 
     def allocate(self, size_bytes: int) -> HostBuffer:
-        """Return a buffer that ends at an inaccessible page. Raise MemoryError if it does not fit in memory."""
         self._buffers = [buffer for buffer in self._buffers if not buffer.freed]
         used = sum(whole_pages(buffer.size_bytes) for buffer in self._buffers)
         if used + size_bytes > self.limits.memory_bytes:
@@ -106,44 +100,39 @@ class HostDevice:
         return buffer
 
     def keeping_memory(self) -> AbstractContextManager[None]:
-        """Return a context manager without effect: this device never reuses the memory of freed buffers."""
         return nullcontext()
 
     def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Copy the array into the first bytes of the buffer."""
         self._view(buffer, size_bytes=values.nbytes)[:] = as_bytes(values)
 
     def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
-        """Copy the buffer's first bytes into the array `values`. Raise KernelFault if a kernel has faulted."""
         self.synchronise()
         as_bytes(values)[:] = self._view(buffer, size_bytes=values.nbytes)
 
     def load(self, path: str, kernel: str) -> HostKernel:
-        """Load the kernel with the name `kernel` from a shared library. Raise LaunchFailed if it is missing."""
         return HostKernel(self, path, kernel)
 
     def synchronise(self) -> None:
         """Raise KernelFault if a kernel has faulted, or has written before the start of a buffer."""
-        if self._fault is None:
-            self._fault = self._written_before()
+        for buffer in self._buffers if self._fault is None else ():
+            if distance := buffer.bytes_written_before():
+                size = f"a buffer of {buffer.size_bytes} bytes"
+                self._fault = f"a kernel wrote {distance} bytes before the start of {size}"
+                break
         if self._fault is not None:
             raise KernelFault(self._fault)
 
     def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        """Run each launch to its end, one after another. Return one function per launch.
-
-        The functions only raise KernelFault if a kernel has faulted.
-        """
+        """Run each launch to its end, one after another."""
         for launch in launches:
             launch()
         return [self.synchronise for _ in launches]
 
     def time_us(self, launch: Callable[[], object], cache: Cache = Cache.CLEAN) -> float:
-        """Flush the CPU's caches, then return the wall-clock microseconds of `launch()`.
-
-        Ignore `cache`, the state of a GPU's L2 cache, which a CPU does not have.
-        """
-        self._flush()
+        """Flush the CPU's caches, then return the wall-clock microseconds of `launch()`."""
+        if self._flushed is None:
+            self._flushed = np.ones(min(2 * self.limits.l2_bytes, MOST_FLUSH_BYTES) // 4, np.float32)
+        self._flushed.max()
         return self._unflushed_us(launch)
 
     def _unflushed_us(self, launch: Callable[[], object]) -> float:
@@ -174,7 +163,6 @@ class HostDevice:
         )
 
     def sm_clock_mhz(self) -> float | None:
-        """Return None, since a CPU does not report its clock during a kernel."""
         return None
 
     def close(self) -> None:
@@ -184,24 +172,10 @@ class HostDevice:
         self._buffers = []
 
     def run(self, entry: EntryPoint, arguments: Sequence[np.generic], **launch: int) -> None:
-        """Run a kernel whose arguments and launch were checked. Do nothing if an earlier kernel has faulted."""
+        """Run a kernel. Do nothing if an earlier kernel has faulted."""
         if self._fault is None:
-            self._fault = entry.fault(arguments, **launch, seed=self._seed, known=self._stretches)
-
-    def _stretches(self) -> list[Stretch]:
-        return [Stretch("a buffer", b.address, b.size_bytes) for b in self._buffers if not b.freed]
-
-    def _written_before(self) -> str | None:
-        for buffer in self._buffers:
-            distance = buffer.bytes_written_before()
-            if distance:
-                return f"a kernel wrote {distance} bytes before the start of a buffer of {buffer.size_bytes} bytes"
-        return None
-
-    def _flush(self) -> None:
-        if self._flushed is None:
-            self._flushed = np.ones(min(2 * self.limits.l2_bytes, MOST_FLUSH_BYTES) // 4, np.float32)
-        self._flushed.max()
+            known = [Stretch("a buffer", one.address, one.size_bytes) for one in self._buffers if not one.freed]
+            self._fault = entry.fault(arguments, known, **launch, seed=self._seed)
 
     def _least_us(self, launch: Callable[[], object]) -> float:
         return min(self.time_us(launch) for _ in range(CEILING_SAMPLES))

@@ -1,21 +1,29 @@
-"""Load a kernel that was compiled for the CPU, and launch it."""
+"""Load and launch kernels that were compiled for the CPU, or compile a text and run it on NumPy arrays in place."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.tuner.compile.compiler import compile_text
 from tsm2_tune.tuner.device.emulator.faults import STACKS, Entry, Launch, Stretch, fault_message
+from tsm2_tune.tuner.device.emulator.limits import host_limits
 from tsm2_tune.tuner.device.emulator.memory import PAGE_BYTES, Stacks
-from tsm2_tune.tuner.device.interface import LaunchFailed
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
+from tsm2_tune.tuner.device.interface import KernelFault, LaunchFailed
+from tsm2_tune.tuner.results.trial import CompileFailure
 
 MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # limits of the grid in x and in y, as on a GPU
+COMPILE_LIMIT_SECONDS = 300.0
 IN_ORDER = 0  # seed with which the threads of a block run in ascending order
 
 # One launch at a time, since the signal handlers, the stacks and the thread order are global to the process.
@@ -55,8 +63,7 @@ class EntryPoint:
             ("smem_bytes", 0, limits.smem_bytes_per_block_optin),
         )
 
-    def check(self, arguments: Sequence[np.generic], **launch: int) -> None:
-        """Raise LaunchFailed if the arguments have wrong sizes, or grid, block or shared memory exceeds a limit."""
+    def _check(self, arguments: Sequence[np.generic], **launch: int) -> None:
         for name, least, most in self._bounds:
             if not least <= launch[name] <= most:
                 raise LaunchFailed(f"kernel {self._name!r}: {name} = {launch[name]} is outside {least} ... {most}")
@@ -69,6 +76,8 @@ class EntryPoint:
     def fault(
         self,
         arguments: Sequence[np.generic],
+        known: Sequence[Stretch] = (),
+        /,
         *,
         blocks: int,
         splits: int,
@@ -76,23 +85,22 @@ class EntryPoint:
         threads: int,
         smem_bytes: int,
         seed: int = IN_ORDER,
-        known: Callable[[], Sequence[Stretch]] = tuple,
     ) -> str | None:
         """Run the kernel to its end. Return a sentence that describes its fault; None if there is no fault.
 
-        Call `check` first. `known` returns the ranges of the buffers. The sentence describes a faulting address by
-        its position relative to the nearest range.
+        `known` are the ranges of the buffers. The sentence describes a faulting address by its position relative
+        to the nearest range. Raise LaunchFailed if the arguments have wrong sizes, or grid, block or shared memory
+        exceeds a limit.
         """
+        shape = {"blocks": blocks, "splits": splits, "products": products, "threads": threads}
+        self._check(arguments, **shape, smem_bytes=smem_bytes)
         cells = [np.array(argument) for argument in arguments]  # gives each argument an address
         pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
         with _launching:
             stacks = _stacks()
             launch = Launch(
                 arguments=ctypes.cast(pointers, ctypes.c_void_p),
-                blocks=blocks,
-                splits=splits,
-                products=products,
-                threads=threads,
+                **shape,
                 smem_bytes=smem_bytes,
                 seed=seed % 2**32,
                 stacks=stacks.address,
@@ -100,4 +108,45 @@ class EntryPoint:
                 stack_guard_bytes=PAGE_BYTES,
             )
             self._entry.run(ctypes.byref(launch))
-        return fault_message(launch, known()) if launch.fault.kind else None
+        return fault_message(launch, known) if launch.fault.kind else None
+
+
+def run_on_host(
+    text: str,
+    kernel: str,
+    defines: tuple[str, ...],
+    arguments: Sequence[np.generic | npt.NDArray[Any]],
+    *,
+    blocks: int,
+    splits: int = 1,
+    products: int = 1,
+    threads: int,
+    smem_bytes: int = 0,
+) -> None:
+    """Compile the CUDA text for the CPU, and run its kernel on a grid.
+
+    The grid has `blocks` in x, `splits` in y and `products` in z. An array is passed to the kernel as its address.
+    Every other argument is a NumPy scalar of the parameter's type. A second call with the same text does not compile
+    again. Any thread may call this function.
+
+    Raise DeviceError if the text does not compile, LaunchFailed if the arguments or the launch do not fit the kernel,
+    KernelFault if the kernel faults, ToolMissing if there is no compiler.
+    """
+    values = [np.uint64(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
+    entry = _entry_point(text, kernel, defines)
+    grid = {"blocks": blocks, "splits": splits, "products": products}
+    fault = entry.fault(values, **grid, threads=threads, smem_bytes=smem_bytes)
+    if fault is not None:
+        raise KernelFault(fault)
+
+
+@cache
+def _entry_point(text: str, kernel: str, defines: tuple[str, ...]) -> EntryPoint:
+    """Compile and load the kernel."""
+    toolchain = host_toolchain()
+    binary = compile_text(
+        text, kernel=kernel, defines=defines, toolchain=toolchain, limit_seconds=COMPILE_LIMIT_SECONDS
+    )
+    if isinstance(binary, CompileFailure):
+        raise DeviceError(f"kernel {kernel!r} does not compile with {toolchain.version}: {binary.detail}")
+    return EntryPoint(binary.path, kernel, host_limits())

@@ -34,19 +34,12 @@ def host_limits() -> DeviceLimits:
         smem_bytes_per_block_optin=227 << 10,
         smem_bytes_per_sm=228 << 10,
         smem_bytes_reserved_per_block=1 << 10,
-        sms=usable_cores(),
+        sms=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         l2_bytes=last_level_cache_bytes(),
         sm_clock_mhz=2000.0,
         dram_gbytes_per_s=20.0,
         memory_bytes=memory_bytes(),
     )
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def last_level_cache_bytes() -> int:
@@ -61,11 +54,8 @@ def last_level_cache_bytes() -> int:
 
 def memory_bytes() -> int:
     """Return the size of the physical memory, or the limit of the process's control group if the limit is smaller."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    version_2, version_1 = "memory.max", "memory/memory.limit_in_bytes"
-    granted = [_text(Path("/sys/fs/cgroup") / name) for name in (version_2, version_1)]
-    sizes = [physical, *(int(size) for size in granted if size.isdigit())]
-    return min((size for size in sizes if size > 0), default=UNKNOWN_MEMORY_BYTES)
+    sizes = [str(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")), _text(Path("/sys/fs/cgroup/memory.max"))]
+    return min((int(size) for size in sizes if size.isdigit() and int(size)), default=UNKNOWN_MEMORY_BYTES)
 
 
 def _text(path: Path) -> str:

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -145,14 +145,7 @@ def compiler_command() -> list[str]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """The identity of a program's file: path, size, modification time and inode. It changes if the file is edited."""
-
-    path: str
-    size_bytes: int
-    modified_ns: int
-    inode: int
+_File = tuple[str, int, int, int]  # path, size, modification time and inode, which change if the file is edited
 
 
 def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
@@ -160,7 +153,7 @@ def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
     found = []
     for path in filter(None, map(program_path, takewhile(lambda word: not word.startswith("-"), command))):
         facts = os.stat(path)
-        found.append(_File(os.path.realpath(path), facts.st_size, facts.st_mtime_ns, facts.st_ino))
+        found.append((os.path.realpath(path), facts.st_size, facts.st_mtime_ns, facts.st_ino))
     return tuple(found)
 
 
@@ -193,7 +186,7 @@ def _answers(
             " g++, in CXX"
         ) from None
     made = f"{sample} {_commands_digest(command, taken)} {_headers_digest(command, taken)}"
-    return version, taken, made, " ".join(map(script_digest, (file.path for file in files))).strip()
+    return version, taken, made, " ".join(map(script_digest, (path for path, *_ in files))).strip()
 
 
 def _commands_digest(command: tuple[str, ...], taken: tuple[str, ...]) -> str:

@@ -98,10 +98,6 @@ class Gemm:
     def stored_b(self) -> tuple[int, int]:
         return (self.k, self.n) if self.operation_b == NO_TRANSPOSE else (self.n, self.k)
 
-    def scalar(self, value: float) -> Any:
-        """Return alpha or beta as a ctypes object. Its address is an argument of the GEMM call."""
-        return scalar_of(self.element, value)
-
 
 def scalar_of(element: Element, value: float) -> Any:
     """Return alpha or beta as a ctypes object of the element type. Its address is an argument of a BLAS call."""
@@ -124,10 +120,7 @@ def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
 
 
 def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
-    """Return the element type and the two cublasOperation_t of the problem's GEMM.
-
-    Raise CublasError if BLAS has no GEMM for the problem.
-    """
+    """Return the element type and the two cublasOperation_t of the problem's GEMM."""
     if problem.dtype_name not in ELEMENTS:
         raise CublasError(f"BLAS has no product of {problem.dtype_name}")
     element = ELEMENTS[problem.dtype_name]
@@ -174,10 +167,7 @@ class Gemv:
 
 
 def gemv_of(operands: Operands) -> Gemv:
-    """Return the arguments of GEMV C = op(A) B for these operands, with n = 1.
-
-    Raise CublasError if BLAS has no GEMV for the problem.
-    """
+    """Return the arguments of GEMV C = op(A) B for these operands, with n = 1."""
     problem = operands.problem
     letters = [letter if problem.dtype.is_complex else UNCONJUGATED.get(letter, letter) for letter in problem.factors]
     if (

@@ -30,18 +30,11 @@ class Cublas:
         """Destroy the handle and free its memory."""
         self._library.cublasDestroy_v2(self._handle)
 
-    def gemm(self, operands: Operands) -> None:
-        """Launch C = A B on the operands, asynchronously."""
-        self.launch(operands)()
-
     def launch(self, operands: Operands) -> Callable[[], None]:
-        """Return a function that launches C = A B on the operands' present buffers.
-
-        Raise CublasError if BLAS has no GEMM for the problem.
-        """
+        """Return a function that launches C = A B on the operands' present buffers."""
         gemm = gemm_of(operands)
         element = gemm.element
-        alpha, beta = gemm.scalar(1.0), gemm.scalar(0.0)
+        alpha, beta = scalar_of(element, 1.0), scalar_of(element, 0.0)
         extents = (gemm.operation_a, gemm.operation_b, gemm.m, gemm.n, gemm.k, ctypes.byref(alpha))
         kind, how = ((), ()) if element.call else ((element.data_type,), (element.compute_type, GEMM_DEFAULT))
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tsm2_tune.tuner.device.interface import Buffer, Device
-from tsm2_tune.tuner.measure.vendor.blas import Gemm, gemm_of
+from tsm2_tune.tuner.measure.vendor.blas import Gemm, gemm_of, scalar_of
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLASLT, check, library
 from tsm2_tune.tuner.verify.operands import Operands
 
@@ -50,8 +50,8 @@ def alignment(address: int) -> int:
 class CublasLt:
     """A cuBLASLt handle in the current CUDA context, with a workspace and a stream."""
 
-    def __init__(self, device: Device, workspace_bytes: int, stream: int = 0) -> None:
-        """Create the handle and allocate the workspace. `stream` 0 is the default stream.
+    def __init__(self, device: Device, workspace_bytes: int) -> None:
+        """Create the handle and allocate the workspace.
 
         Raise ToolMissing if cuBLASLt is missing, CublasError if cuBLASLt does not support the device, MemoryError if
         the workspace does not fit in memory.
@@ -59,7 +59,7 @@ class CublasLt:
         self._library = library(CUBLASLT)
         self._library.cublasLtGetVersion.restype = ctypes.c_size_t
         self.version = int(self._library.cublasLtGetVersion())
-        self._handle, self._stream = ctypes.c_void_p(), stream
+        self._handle = ctypes.c_void_p()
         check(self._library.cublasLtCreate(ctypes.byref(self._handle)), "cublasLtCreate")
         try:
             self._workspace: Buffer = device.allocate(workspace_bytes)
@@ -73,22 +73,16 @@ class CublasLt:
         self._workspace.free()
 
     def plan(self, operands: Operands) -> Plan:
-        """Return a Plan of C = A B on the operands' buffers.
-
-        Raise CublasError if BLAS has no GEMM for the operands' problem.
-        """
-        return Plan(self._library, self._handle, self._workspace, gemm_of(operands), self._stream)
+        """Return a Plan of C = A B on the operands' buffers."""
+        return Plan(self._library, self._handle, self._workspace, gemm_of(operands))
 
 
 class Plan:
     """The cuBLASLt descriptors of one product C = A B. `free` destroys them."""
 
-    def __init__(
-        self, lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: Buffer, gemm: Gemm, stream: int = 0
-    ) -> None:
+    def __init__(self, lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: Buffer, gemm: Gemm) -> None:
         self._library, self._handle, self._workspace, self._gemm = lib, handle, workspace, gemm
-        self._stream = stream
-        self._alpha, self._beta = gemm.scalar(1.0), gemm.scalar(0.0)
+        self._alpha, self._beta = scalar_of(gemm.element, 1.0), scalar_of(gemm.element, 0.0)
         self._made: list[tuple[str, ctypes.c_void_p]] = []
         element = gemm.element
         self._operation = self._create("MatmulDesc", element.compute_type, element.scale_type)
@@ -105,10 +99,7 @@ class Plan:
             self._set("MatmulPreference", self._preference, PREF_MIN_ALIGNMENT_BYTES[name], least)
 
     def heuristic(self) -> tuple[HeuristicResult, ...]:
-        """Return the heuristic's algorithms that need at most this handle's workspace, best first.
-
-        Return () if the library call fails.
-        """
+        """Return the heuristic's algorithms that need at most this handle's workspace, best first."""
         results = (HeuristicResult * ALGORITHMS)()
         found = ctypes.c_int()
         layouts = (self._a, self._b, self._c, self._c)
@@ -136,7 +127,7 @@ class Plan:
             ctypes.byref(result.algorithm),
             ctypes.c_void_p(self._workspace.address),
             ctypes.c_size_t(result.workspace_bytes),
-            ctypes.c_void_p(self._stream),
+            ctypes.c_void_p(0),  # the default stream
         )
         call = self._library.cublasLtMatmul
 

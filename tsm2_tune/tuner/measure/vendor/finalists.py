@@ -65,15 +65,13 @@ class Vendor:
 
     def __init__(self, device: Device) -> None:
         self._device, self._stack = device, ExitStack()
-        stream = getattr(device, "stream", None)  # a PyCUDA stream; None: the default stream
-        handle = 0 if stream is None else int(stream.handle)
         try:
             self.cublas = Cublas()
             self._stack.callback(self.cublas.close)
             workspace = device.allocate(WORKSPACE_BYTES)
             self._stack.callback(workspace.free)
-            self.cublas.use_stream(handle, workspace.address, workspace.size_bytes)
-            self.cublaslt = CublasLt(device, WORKSPACE_BYTES, handle)
+            self.cublas.use_stream(0, workspace.address, workspace.size_bytes)
+            self.cublaslt = CublasLt(device, WORKSPACE_BYTES)
             self._stack.callback(self.cublaslt.close)
         except UNUSABLE:
             self.close()
@@ -98,7 +96,7 @@ class Vendor:
         for library, version in self.versions:
             try:
                 ranked = fastest_first(self._device, self._routines(library, operands), cache)
-                best = fastest_right(self._device, operands, ranked, seed=seed)
+                best = fastest_right(self._device, operands, ranked, seed=seed) if ranked else None
             except CublasError as error:
                 declined = error
                 continue

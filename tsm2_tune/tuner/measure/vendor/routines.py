@@ -41,10 +41,7 @@ class Timed:
 
 
 def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
-    """Return cuBLAS's GEMM, and its SYRK or GEMV if that routine can compute the product.
-
-    Raise CublasError if cuBLAS has no GEMM for the product.
-    """
+    """Return cuBLAS's GEMM, and its SYRK or GEMV if that routine can compute the product."""
     problem = operands.problem
     found = [Routine(routine_of(gemm_of(operands).routine), cublas.launch(operands))]
     with suppress(CublasError):
@@ -64,10 +61,7 @@ def routines_of_cublaslt(plan: Plan) -> list[Routine]:
 
 
 def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Cache.CLEAN) -> list[Timed]:
-    """Return the routines that launch without an error, sorted by their median time in L2 state `cache`.
-
-    Raise CublasError if all routines fail.
-    """
+    """Return the routines that launch without an error, sorted by their median time in L2 state `cache`."""
     found: list[Timed] = []
     declined: CublasError | None = None
     for routine in routines:
@@ -109,15 +103,11 @@ def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: in
 
 def fastest_right(
     device: Device, operands: Operands, ranked: Sequence[Timed], *, seed: int
-) -> tuple[Routine, Verdict] | None:
-    """Return the fastest routine with a correct result, and its verdict.
-
-    If all results are wrong, return the fastest routine and its verdict. If `ranked` is empty, return None.
-    """
-    wrong: tuple[Routine, Verdict] | None = None
+) -> tuple[Routine, Verdict]:
+    """Return the fastest routine with a correct result, else the fastest routine, and its verdict."""
+    verdicts = []
     for one in ranked:
-        verdict = verdict_on(device, operands, one.routine, seed=seed)
-        if verdict.correct:
-            return one.routine, verdict
-        wrong = wrong or (one.routine, verdict)
-    return wrong
+        verdicts.append((one.routine, verdict_on(device, operands, one.routine, seed=seed)))
+        if verdicts[-1][1].correct:
+            return verdicts[-1]
+    return verdicts[0]

@@ -38,10 +38,7 @@ class Syrk:
 
 
 def operation_of(problem: Problem) -> int:
-    """Return the cublasOperation_t of X in the product X^T X or X^H X.
-
-    Raise CublasError if neither SYRK nor HERK computes the product.
-    """
+    """Return the cublasOperation_t of X in the product X^T X or X^H X."""
     if not problem.dtype.is_complex:
         return NO_TRANSPOSE if problem.op[0] == "n" else TRANSPOSE
     if problem.op not in HERK:
@@ -68,10 +65,7 @@ def syrk_of(operands: Operands) -> Syrk:
 
 
 def launch(cublas: Cublas, operands: Operands) -> Callable[[], None]:
-    """Return a function that launches C = X^T X or C = X^H X, which writes only the lower triangle of C.
-
-    Raise CublasError if cuBLAS lacks the product.
-    """
+    """Return a function that launches C = X^T X or C = X^H X, which writes only the lower triangle of C."""
     syrk = syrk_of(operands)
     alpha, beta = syrk.scalar(1.0), syrk.scalar(0.0)
     x, c = ctypes.c_void_p(syrk.x), ctypes.c_void_p(syrk.c)

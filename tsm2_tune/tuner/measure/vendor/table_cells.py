@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tsm2_tune.tuner.measure.vendor.libraries import version_text
-from tsm2_tune.tuner.results.trial import IN_FINALS, Cache
+from tsm2_tune.tuner.results.trial import IN_FINALS
 
 if TYPE_CHECKING:
     from tsm2_tune.tuner.results.best_view import BestRow
@@ -17,14 +17,12 @@ NOT_MEASURED = "-"
 
 def vendor_us(row: BestRow, digits: int = 1) -> str:
     """Return the median of cuBLAS or cuBLASLt in microseconds as text, marked if the library's result is wrong."""
-    if row.vendor_us is None:
-        return NOT_MEASURED
-    return f"{row.vendor_us:.{digits}f}" + ("" if row.vendor_right else " (wrong)")
+    return _text(row.vendor_us, digits) + ("" if row.vendor_us is None or row.vendor_right else " (wrong)")
 
 
 def x_cublas(row: BestRow) -> str:
     """Return the text of the speedup over cuBLAS or cuBLASLt: the library's time divided by the kernel's time."""
-    return NOT_MEASURED if row.x_cublas is None else f"{row.x_cublas:.2f}"
+    return _text(row.x_cublas, 2)
 
 
 def routine(row: BestRow) -> str:
@@ -43,26 +41,16 @@ def other_states(rows: Sequence[BestRow], *, us: str, digits: int) -> dict[str, 
     columns: dict[str, Callable[[BestRow], str]] = {}
     for cache in IN_FINALS:
         others = [row for row in rows if row.cache != cache]
-        if any(_us(row, cache) is not None for row in others):
-            columns[us.format(cache)] = partial(_us_text, cache=cache, digits=digits)
-        if any(_x_cublas(row, cache) is not None for row in others):
-            columns[f"{cache} x cuBLAS"] = partial(_x_cublas_text, cache=cache)
+        named = {us.format(cache): (f"{cache}_us", digits), f"{cache} x cuBLAS": (f"{cache}_x_cublas", 2)}
+        for heading, (field, decimals) in named.items():
+            if any(getattr(row, field) is not None for row in others):
+                columns[heading] = partial(_cell, field=field, digits=decimals)
     return columns
 
 
-def _us(row: BestRow, cache: Cache) -> float | None:
-    return row.clean_us if cache is Cache.CLEAN else row.dirty_us
+def _cell(row: BestRow, field: str, digits: int) -> str:
+    return _text(getattr(row, field), digits)
 
 
-def _x_cublas(row: BestRow, cache: Cache) -> float | None:
-    return row.clean_x_cublas if cache is Cache.CLEAN else row.dirty_x_cublas
-
-
-def _us_text(row: BestRow, cache: Cache, digits: int) -> str:
-    value = _us(row, cache)
+def _text(value: float | None, digits: int) -> str:
     return NOT_MEASURED if value is None else f"{value:.{digits}f}"
-
-
-def _x_cublas_text(row: BestRow, cache: Cache) -> str:
-    value = _x_cublas(row, cache)
-    return NOT_MEASURED if value is None else f"{value:.2f}"
