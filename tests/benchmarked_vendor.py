@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from benchmarks.cells import Cell
+from tests.fake_vendor import in_memory
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.inner import InnerFmaConfig
 from tsm2_tune.generator.problem import Problem
@@ -29,14 +29,8 @@ class KnownHost(HostDevice):
         return CEILINGS
 
 
-def matrix(address: int, rows: int, columns: int, leading_dimension: int) -> Any:
-    """The column-major matrix of f64 that lies there."""
-    flat = np.ctypeslib.as_array((ctypes.c_double * (leading_dimension * (columns - 1) + rows)).from_address(address))
-    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (8, 8 * leading_dimension))
-
-
-def in_memory(operand: Operand) -> Any:
-    return matrix(operand.address, operand.rows, operand.columns, operand.filling.leading_dimension)
+def of_operand(operand: Operand) -> Any:
+    return in_memory(operand.address, operand.rows, operand.columns, operand.filling.leading_dimension, "f8")
 
 
 class FakeCublas:
@@ -50,7 +44,7 @@ class FakeCublas:
     def launch(self, operands: Operands) -> Callable[[], None]:
         def start() -> None:
             kept = operands.problem.k - self._missing
-            in_memory(operands.c)[:] = in_memory(operands.a)[:kept].T @ in_memory(operands.b)[:kept]
+            of_operand(operands.c)[:] = of_operand(operands.a)[:kept].T @ of_operand(operands.b)[:kept]
 
         return start
 
@@ -61,9 +55,9 @@ class FakeCublas:
         assert (name, uplo, operation) == ("cublasDsyrk_v2", 0, 1)
 
         def start() -> None:
-            first = matrix(x.value, k, n, ldx)[: k - self._missing]
+            first = in_memory(x.value, k, n, ldx, "f8")[: k - self._missing]
             lower = np.tri(n) == 1
-            matrix(c.value, n, n, ldc)[lower] = (first.T @ first)[lower]
+            in_memory(c.value, n, n, ldc, "f8")[lower] = (first.T @ first)[lower]
 
         return start
 

@@ -23,9 +23,9 @@ def _value(argument: Any) -> Any:
     return argument._obj if hasattr(argument, "_obj") else argument
 
 
-def in_memory(address: int, rows: int, columns: int, leading_dimension: int, kind: int) -> Any:
-    """The column-major matrix that lies there."""
-    dtype = np.dtype(KINDS[kind])
+def in_memory(address: int, rows: int, columns: int, leading_dimension: int, kind: str) -> Any:
+    """The column-major matrix that lies there; of bfloat16 its bits, as uint16."""
+    dtype = np.dtype(kind)
     size = (leading_dimension * (columns - 1) + rows) * dtype.itemsize
     flat = np.frombuffer(memoryview((ctypes.c_char * size).from_address(address)), dtype)
     return np.lib.stride_tricks.as_strided(
@@ -88,21 +88,22 @@ class FakeLibrary:
             self._gemm(LETTERS[name[6]], ta, tb, m, n, k, a, lda, b, ldb, c, ldc)
         elif name.endswith("gemv_v2"):
             _, ta, rows, columns, _, a, lda, b, apart_b, _, c, apart_c = arguments
-            kind, m, k = LETTERS[name[6]], *((rows, columns) if ta == NO_TRANSPOSE else (columns, rows))
+            kind, m, k = KINDS[LETTERS[name[6]]], *((rows, columns) if ta == NO_TRANSPOSE else (columns, rows))
             vector = read(in_memory(b.value, 1, k, apart_b, kind), TRANSPOSE)
             matrix = read(in_memory(a.value, rows, columns, lda, kind), ta)
             write(in_memory(c.value, 1, m, apart_c, kind), (matrix @ vector).T)
         elif name.endswith(("syrk_v2", "herk_v2")):
             _, _, operation, n, k, _, x, ldx, _, c, ldc = arguments
-            kind = LETTERS[name[6]]
+            kind = KINDS[LETTERS[name[6]]]
             shape = (n, k) if operation == NO_TRANSPOSE else (k, n)
             first = read(in_memory(x.value, *shape, ldx, kind), operation)[:, : k - self.missing]
             target, lower = in_memory(c.value, n, n, ldc, kind), np.tri(n) == 1
             target[lower] = (first @ first.conj().T)[lower]
         return 0
 
-    def _gemm(self, kind: int, ta: int, tb: int, *rest: Any) -> None:
+    def _gemm(self, number: int, ta: int, tb: int, *rest: Any) -> None:
         m, n, k, a, lda, b, ldb, c, ldc = rest
+        kind = KINDS[number]
         first = read(in_memory(a.value, *((m, k) if ta == NO_TRANSPOSE else (k, m)), lda, kind), ta)
         second = read(in_memory(b.value, *((k, n) if tb == NO_TRANSPOSE else (n, k)), ldb, kind), tb)
         kept = k - self.missing

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from tests.fake_vendor import in_memory, read, write
 from tests.recording_driver import RecordingDriver, attach, cubin
+from tsm2_tune.tuner.measure.vendor.blas import NO_TRANSPOSE
 
-KINDS = {
-    name: np.dtype(kind)
-    for name, kind in {"f32": "f4", "f64": "f8", "c64": "c8", "c128": "c16", "f16": "f2", "bf16": "u2"}.items()
-}
+KINDS = {"f32": "f4", "f64": "f8", "c64": "c8", "c128": "c16", "f16": "f2", "bf16": "u2"}
 
 
 def pretend(module: ModuleType) -> RecordingDriver:
@@ -57,7 +55,7 @@ def computed(plan: Any, a: int, b: int, out: int, alpha: Any, beta: Any) -> None
     """Compute what the plan's kernel computes, on matrices at these addresses."""
     at = (b, a, out) if plan.match.is_transposed else (a, b, out)
     count, *strides = (1, 0, 0, 0) if plan.batch is None else plan.batch[:4]
-    size = KINDS[plan.match.winner.dtype].itemsize
+    size = np.dtype(KINDS[plan.match.winner.dtype]).itemsize
     for number in range(count):
         multiply(
             plan, [first + number * size * stride for first, stride in zip(at, strides, strict=True)], alpha, beta
@@ -68,35 +66,16 @@ def multiply(plan: Any, at: list[int], alpha: Any, beta: Any) -> None:
     """Compute one product, with the kernel's matrices at these addresses."""
     winner, (m, n, k) = plan.match.winner, plan.shape
     matrices = [
-        in_memory(address, shape, order, ld, winner.dtype)
+        in_memory(address, *shape[::-1], ld, KINDS[winner.dtype]).T
+        if order == "t"
+        else in_memory(address, *shape, ld, KINDS[winner.dtype])
         for address, shape, order, ld in zip(at, ((m, k), (k, n), (m, n)), winner.orders, plan.leading, strict=True)
     ]
     first, second = (
-        numbers(x, winner.dtype).conj() if conjugated else numbers(x, winner.dtype)
+        read(x, NO_TRANSPOSE).conj() if conjugated else read(x, NO_TRANSPOSE)
         for x, conjugated in zip(matrices[:2], winner.conjugates, strict=True)
     )
     result = (1 if alpha is None else alpha) * (first @ second)
     if beta:
-        result = result + beta * numbers(matrices[2], winner.dtype)
-    if winner.dtype == "bf16":
-        bits = np.ascontiguousarray(result, np.float32).view(np.uint32)
-        matrices[2][...] = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-    else:
-        matrices[2][...] = result
-
-
-def in_memory(address: int, shape: tuple[int, int], order: str, ld: int, dtype: str) -> Any:
-    """The matrix that lies there; of bf16 its bits."""
-    kind = KINDS[dtype]
-    lines, elements = shape if order == "t" else shape[::-1]
-    size = ((lines - 1) * ld + elements) * kind.itemsize
-    flat = np.frombuffer(memoryview((ctypes.c_char * size).from_address(address)), kind)
-    strides = (ld * kind.itemsize, kind.itemsize)
-    return np.lib.stride_tricks.as_strided(flat, shape, strides if order == "t" else strides[::-1])
-
-
-def numbers(matrix: Any, dtype: str) -> Any:
-    """In a wider type."""
-    if dtype == "bf16":
-        return (matrix.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return matrix.astype(np.complex128 if matrix.dtype.kind == "c" else np.float64)
+        result = result + beta * read(matrices[2], NO_TRANSPOSE)
+    write(matrices[2], result)

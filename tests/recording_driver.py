@@ -13,6 +13,10 @@ from tests.fabricated import GPU
 LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
+# Calls that only write a number where their first argument points; None: not even that.
+ANSWERS = {"cuInit": None, "cuDriverGetVersion": 13000, "cuDevicePrimaryCtxRetain": 0xAA, "cuModuleGetFunction": 0xF0}
+
+
 class RecordingDriver:
     """CUDA's driver as far as the module calls it: every array belongs to context 0xC0 of a GPU, or to `owner`."""
 
@@ -43,8 +47,16 @@ class RecordingDriver:
         self.devices: set[int] = set()  # that were asked for
         self.cuLaunchKernelEx = LAUNCH(self.launch)  # which programs in C call too
 
-    def cuInit(self, flags: int) -> int:
-        return 0
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if name not in ANSWERS:
+            raise AttributeError(name)
+
+        def call(first: Any, *_: Any) -> int:
+            if ANSWERS[name] is not None:
+                first._obj.value = ANSWERS[name]
+            return 0
+
+        return call
 
     def cuPointerGetAttribute(self, value: Any, attribute: int, address: Any) -> int:
         value._obj.value = 0 if attribute == 9 else self.owner(address.value)
@@ -52,10 +64,6 @@ class RecordingDriver:
 
     def cuGetErrorName(self, status: int, name: Any) -> int:
         name._obj.value = b"CUDA_ERROR_INVALID_VALUE"
-        return 0
-
-    def cuDriverGetVersion(self, version: Any) -> int:
-        version._obj.value = 13000
         return 0
 
     def cuDeviceGet(self, device: Any, ordinal: int) -> int:
@@ -68,10 +76,6 @@ class RecordingDriver:
 
     def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
         value._obj.value = {38: self.l2_bytes, 75: 9, 76: 0}[attribute]
-        return 0
-
-    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
-        context._obj.value = 0xAA
         return 0
 
     def cuCtxPushCurrent_v2(self, context: Any) -> int:
@@ -90,10 +94,6 @@ class RecordingDriver:
 
     def cuModuleLoadData(self, module: Any, image: bytes) -> int:
         self.calls.append("load")
-        return 0
-
-    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
-        function._obj.value = 0xF0
         return 0
 
     def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:

@@ -15,14 +15,12 @@ from tests.fabricated import BASIS, GPU, configuration, final, host_run, plain_s
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.architecture import HOST
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Thresholds
 from tsm2_tune.generator.space.space import OWN
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Outcome, Verdict
+from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.audit import ALL, Audit, Estimate, GuidelineAudit, audit
 
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -46,9 +44,6 @@ def estimate(found: Audit, quantity: str, family: str = "tsm2") -> Estimate:
     return one
 
 
-# Cost of a guideline
-
-
 def test_each_guideline_is_looked_at_alone_and_then_all(store: Store) -> None:
     small = configuration(threads=1024, columns=8)  # alone on its multiprocessor by the estimate of its registers
     store.add_trial(RUN, trial(400, NARROW))
@@ -61,16 +56,6 @@ def test_each_guideline_is_looked_at_alone_and_then_all(store: Store) -> None:
     assert of_rule(found, ALL).costs == (500 / 400,)
 
 
-def test_families_that_have_not_the_rule_are_kept_by_it(store: Store) -> None:
-    square = Problem(512, 512, 512, "f32")
-    short_lines = GemmConfig(128, 128, 16, 16, 16, 16, 16, 4, 64, vector=4, read="nc")  # 16 bytes of B
-    store.add_trial(RUN, trial(400, short_lines, problem=square))
-    store.add_trial(RUN, trial(800, WIDE, problem=square))
-    one = of_rule(audited(store), "min-line-bytes")
-    assert one.would_drop == 1
-    assert one.costs == (2.0,)
-
-
 def test_the_newest_measurement_of_trials_that_compete_counts(store: Store) -> None:
     store.add_trial(RUN, trial(100, NARROW, basis="older"))
     store.add_trial(RUN, trial(400, NARROW))
@@ -80,9 +65,6 @@ def test_the_newest_measurement_of_trials_that_compete_counts(store: Store) -> N
     assert (found.trials, found.measured) == (2, 2)
     (dropped,) = of_rule(found, "min-reuse").dropped
     assert (dropped.winner_us, dropped.kept_us) == (410, 492)
-
-
-# Errors of estimates
 
 
 def test_the_estimates_leave_out_what_was_not_loaded(store: Store) -> None:
@@ -112,39 +94,25 @@ def test_other_versions_configurations_are_left_out(store: Store, path: Path) ->
 # The command
 
 
-@pytest.fixture
-def database(path: Path) -> str:
-    """Two trials on an H200, of which the faster one breaks a guideline."""
-    return database_of(path, trial(400, NARROW), trial(500, WIDE), run=RUN)
-
-
 def asked(*arguments: str) -> Any:
     result = run("space", "--audit", *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.output)
 
 
-def test_families_are_audited_alone_and_without_winners(database: str, tmp_path: Path) -> None:
-    assert asked("--db", database, "--family", "tsm2")["trials"] == 2
-    wrong: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")}
-    other = database_of(tmp_path / "other.db", trial(config=WIDE, **wrong), run=RUN)
-    found = asked("--db", other)
-    assert (found["measured"], found["guidelines"], len(found["estimates"])) == (0, [], 3)
-    printed = run("space", "--audit", "--db", other).output
-    assert "no trial has a right result and a time: the cost of guidelines is unknown" in printed
-
-
-def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path: Path) -> None:
+def test_what_cannot_be_audited_is_refused_in_a_sentence(path: Path, tmp_path: Path) -> None:
     (blank := tmp_path / "blank.db").touch()
+    database = database_of(path, trial(400, NARROW), trial(500, WIDE), run=RUN)
+    assert asked("--db", database, "--family", "tsm2")["trials"] == 2
     plain_sql(Path(database), f"PRAGMA user_version = {schema_versions.version() + 1}")
     unknown = database_of(tmp_path / "unknown.db", trial(), run=host_run())
-    for path, complaint in (
+    for address, complaint in (
         (str(blank), "holds no results yet"),
         (database_of(tmp_path / "empty.db"), "tune first"),
         (database, "newer than"),
         (unknown, "the limits of the device 'Some CPU' are unknown on this machine"),
     ):
-        assert complaint in refused("space", "--audit", "--db", path)
+        assert complaint in refused("space", "--audit", "--db", address)
 
 
 @pytest.mark.slow

@@ -1,14 +1,18 @@
-"""Devices: their limits and peaks, the occupancy of kernels, which is CUDA's own, and the roofline of problems."""
+"""Devices: their names, limits and peaks, the occupancy of kernels, which is CUDA's, and the roofline of problems."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
-from tsm2_tune.errors import InputError
+from tests.fabricated import tuning_run
+from tsm2_tune.api import devices
+from tsm2_tune.api.devices import names_of, targets_of
+from tsm2_tune.errors import DeviceError, InputError
 from tsm2_tune.generator.device.architecture import architecture_of, peak_gflops
 from tsm2_tune.generator.device.cards import PROFILES, PUBLISHED_PEAKS, profile_named
 from tsm2_tune.generator.device.limits import DeviceLimits
@@ -17,27 +21,22 @@ from tsm2_tune.generator.device.roofline import Ceilings, Roofline, data_sheet, 
 from tsm2_tune.generator.paper_model import choose
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, TF32_DTYPES, Problem
 from tsm2_tune.tuner.device.emulator.limits import host_limits
+from tsm2_tune.tuner.device.target import Target
+
+H200 = profile_named("h200")
 
 
-def test_unknown_names_and_chips_are_refused() -> None:
+def test_unknown_names_types_and_chips_are_refused() -> None:
     said = r"unknown device 'k80': expected a GPU's number, cpu, or a GPU model: s2050, k40c, m40"
     with pytest.raises(InputError, match=said):
         profile_named("k80")
     with pytest.raises(InputError, match="unknown dtype 'f8'"):
-        peak_gflops(profile_named("h200"), "f8")
+        peak_gflops(H200, "f8")
     with pytest.raises(InputError, match=r"compute capability 1\.3: expected 2\.0 or newer"):
         architecture_of((1, 3))  # a chip before Fermi
-
-
-def test_cards_have_the_limits_of_their_tables_and_drivers() -> None:
-    assert list(PROFILES) == ["s2050", "k40c", "m40", "p100", "v100", "a100", "h100", "h200"]
-    s2050 = profile_named("s2050")
-    assert (s2050.registers_per_sm, s2050.smem_bytes_per_sm, s2050.blocks_per_sm) == (32768, 49152, 8)
-    assert s2050.threads_per_sm // s2050.warp_threads == 48
-    h200 = profile_named("h200")
-    assert (h200.smem_bytes_per_block_optin, h200.smem_bytes_per_sm) == (232448, 233472)
-    assert (h200.sms, h200.l2_bytes, h200.smem_bytes_reserved_per_block) == (132, 62914560, 1024)
-    assert h200.dram_gbytes_per_s == pytest.approx(4814, abs=1)
+    for name in ("sms", "warp_threads", "sm_clock_mhz", "dram_gbytes_per_s"):  # they divide
+        with pytest.raises(ValueError, match=f"limits of h200: {name} = 0(.0)? is not positive"):
+            replace(H200, **{name: 0})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -49,12 +48,6 @@ def test_a_block_fits_a_multiprocessor_of_every_card(name: str) -> None:
     assert card.registers_per_block <= card.registers_per_sm
     assert card.threads_per_block <= card.threads_per_sm
     assert card.threads_per_sm % card.warp_threads == 0
-
-
-@pytest.mark.parametrize("name", ["sms", "warp_threads", "sm_clock_mhz", "dram_gbytes_per_s"])
-def test_a_limit_that_divides_cannot_be_zero(name: str) -> None:
-    with pytest.raises(ValueError, match=f"limits of h200: {name} = 0(.0)? is not positive"):
-        replace(profile_named("h200"), **{name: 0})  # type: ignore[arg-type]
 
 
 # Data sheets, in TFLOPS: S2050 1.03/0.515 a GPU, K40 4.29/1.43, M40 7 (base 6.8)/0.213, V100 15.7/7.8, A100 19.5/9.7,
@@ -70,37 +63,14 @@ def test_peaks_are_those_of_the_data_sheets(name: str, f32_tflops: float, f64_tf
     assert peak_gflops(card, "f64") == pytest.approx(f64_tflops * 1e3, rel=0.01)
 
 
-@pytest.mark.parametrize("key", PUBLISHED_PEAKS)
-def test_published_peaks_are_near_cores_times_clock(key: tuple[str, str]) -> None:
-    name, dtype_name = key
-    assert PUBLISHED_PEAKS[key].gflops == pytest.approx(peak_gflops(profile_named(name), dtype_name), rel=0.04)
+def test_published_peaks_are_near_cores_times_clock() -> None:
+    for (name, dtype_name), published in PUBLISHED_PEAKS.items():
+        assert published.gflops == pytest.approx(peak_gflops(profile_named(name), dtype_name), rel=0.04)
 
 
-@pytest.mark.parametrize(
-    ("compute_capability", "f32", "f64"),
-    [((2, 0), 32, 16), ((3, 5), 192, 64), ((5, 2), 128, 4), ((6, 0), 64, 32), ((6, 1), 128, 4), ((7, 0), 64, 32),
-     ((7, 5), 64, 2), ((8, 0), 64, 32), ((8, 6), 128, 2), ((8, 9), 128, 2), ((9, 0), 128, 64), ((12, 0), 128, 2)],
-)  # fmt: skip
-def test_cores_of_the_architectures(compute_capability: tuple[int, int], f32: int, f64: int) -> None:
-    row = architecture_of(compute_capability)
-    assert (row.cores("f32"), row.cores("f64")) == (f32, f64)
-
-
-@pytest.mark.parametrize(
-    ("compute_capability", "f32", "f64"),
-    [((0, 0), 8, 4), ((3, 5), 96, 32), ((6, 0), 32, 16), ((6, 1), 64, 2), ((7, 0), 64, 16), ((8, 0), 64, 16),
-     ((8, 6), 64, 1), ((9, 0), 128 / 1.5, 32)],
-)  # fmt: skip
-def test_sums_and_minima_take_more_instructions(compute_capability: tuple[int, int], f32: float, f64: float) -> None:
-    row = architecture_of(compute_capability)
-    assert (row.cores("minplus_f32"), row.cores("minplus_f64")) == (f32, f64)
-
-
-@pytest.mark.parametrize(
-    ("asked", "answered"), [((13, 0), (12, 1)), ((99, 9), (12, 1)), ((8, 8), (8, 7)), ((9, 0), (9, 0))]
-)
-def test_an_unknown_chip_gets_the_newest_row_before_it(asked: tuple[int, int], answered: tuple[int, int]) -> None:
-    assert architecture_of(asked).compute_capability == answered
+def test_an_unknown_chip_gets_the_newest_row_before_it() -> None:
+    for asked, answered in (((13, 0), (12, 1)), ((99, 9), (12, 1)), ((8, 8), (8, 7)), ((9, 0), (9, 0))):
+        assert architecture_of(asked).compute_capability == answered
 
 
 # Card -> threads a block, registers a thread, shared bytes a block: blocks a multiprocessor and what limits them.
@@ -148,36 +118,27 @@ def test_blocks_and_their_limits_are_cudas(name: str) -> None:
         assert f"{found.blocks_per_sm} {' + '.join(found.limited_by)}" == said, answer
 
 
-def test_residents_follow_from_the_blocks() -> None:
-    found = occupancy(profile_named("h200"), threads=100, registers=32, smem_bytes=0)
-    assert found.blocks_per_sm == 16
-    assert found.warps_per_sm == 64  # the last warp of a block is not full
-    assert found.threads_per_sm == 1600
+def test_the_last_warp_of_a_block_is_not_full() -> None:
+    found = occupancy(H200, threads=100, registers=32, smem_bytes=0)
+    assert (found.blocks_per_sm, found.warps_per_sm, found.threads_per_sm) == (16, 64, 1600)
 
 
-def test_the_limit_of_a_thread_is_reported() -> None:
-    kernel = {"threads": 32, "registers": 8, "smem_bytes": 0}
-    assert occupancy(profile_named("s2050"), **kernel).registers_per_thread_limit == 63
-    assert occupancy(profile_named("k40c"), **kernel).registers_per_thread_limit == 255
-
-
-def test_nothing_fits_beyond_a_limit_of_the_block_or_the_thread() -> None:
-    h200 = profile_named("h200")
-    assert occupancy(h200, threads=1025, registers=16, smem_bytes=0).limited_by == ("warps",)
-    assert occupancy(h200, threads=32, registers=256, smem_bytes=0).limited_by == ("registers",)
-    assert occupancy(h200, threads=32, registers=16, smem_bytes=232449).limited_by == ("shared memory",)
-    assert occupancy(h200, threads=1025, registers=16, smem_bytes=0).threads_per_sm == 0
-
-
-def test_the_reserve_of_a_block_counts_and_is_rounded_with_it() -> None:
-    h200 = profile_named("h200")
-    seven = 233472 // 7 // 128 * 128 - 1024
-    assert occupancy(h200, threads=32, registers=16, smem_bytes=seven).blocks_per_sm == 7
-    assert occupancy(h200, threads=32, registers=16, smem_bytes=seven + 1).blocks_per_sm == 6
+@pytest.mark.parametrize(
+    ("threads", "registers", "smem_bytes", "blocks", "limit"),
+    [(1025, 16, 0, 0, "warps"), (32, 256, 0, 0, "registers"), (32, 16, 232449, 0, "shared memory"),
+     (32, 16, 233472 // 7 // 128 * 128 - 1024, 7, "shared memory"),
+     (32, 16, 233472 // 7 // 128 * 128 - 1023, 6, "shared memory")],
+)  # fmt: skip
+def test_limits_of_a_block_and_its_reserve_count(
+    threads: int, registers: int, smem_bytes: int, blocks: int, limit: str
+) -> None:
+    found = occupancy(H200, threads=threads, registers=registers, smem_bytes=smem_bytes)
+    assert (found.blocks_per_sm, found.limited_by) == (blocks, (limit,))
+    assert found.registers_per_thread_limit == 255
 
 
 def test_on_the_host_nothing_is_rounded() -> None:
-    host = replace(profile_named("h200"), name="host", compute_capability=(0, 0), smem_bytes_reserved_per_block=0)
+    host = replace(H200, name="host", compute_capability=(0, 0), smem_bytes_reserved_per_block=0)
     found = occupancy(host, threads=1024, registers=63, smem_bytes=0)
     assert (found.blocks_per_sm, found.limited_by) == (1, ("registers",))
     assert occupancy(host, threads=32, registers=1, smem_bytes=233472 // 31).blocks_per_sm == 31
@@ -186,10 +147,9 @@ def test_on_the_host_nothing_is_rounded() -> None:
 @pytest.mark.parametrize("wrong", [{"threads": 0}, {"registers": -1}, {"smem_bytes": -1}])
 def test_what_is_no_kernel_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="no kernel has"):
-        occupancy(profile_named("h200"), **{"threads": 32, "registers": 16, "smem_bytes": 0} | wrong)
+        occupancy(H200, **{"threads": 32, "registers": 16, "smem_bytes": 0} | wrong)
 
 
-H200 = profile_named("h200")
 SHAPES = ((20480, 16, 20480), (20480, 1, 20480), (10**7, 8, 8), (16, 16, 10**7), (8192, 8192, 8192), (1, 1, 1))
 FIRST_WITH_TF32 = (8, 0)
 
@@ -213,8 +173,7 @@ def test_a_skinny_product_by_hand() -> None:
 
 def test_of_a_matrix_times_itself_one_is_read_and_half_computed() -> None:
     gram, general = (of(Problem(16, 16, 10**7, "f64", op)) for op in ("tx", "tn"))
-    assert 2 * gram.read_bytes == general.read_bytes
-    assert gram.flops == general.flops * 17 / 32
+    assert (2 * gram.read_bytes, gram.flops) == (general.read_bytes, general.flops * 17 / 32)
     assert gram.least_us == pytest.approx(general.least_us / 2, rel=1e-5)
 
 
@@ -280,3 +239,48 @@ def test_the_papers_model_refuses_types_and_products_it_lacks() -> None:
         choose(Problem(16, 16, 999, "f32", "tx"), H200)
     with pytest.raises(InputError, match="does not cover 16x16x999:bf16: it covers fused multiply-adds, in f32, f64"):
         choose(Problem(16, 16, 999, "bf16"), H200)
+
+
+# --- Devices as users name them ---
+
+
+def target(spec: str) -> Target:
+    nothing: Any = None
+    return Target(spec, nothing, replace(tuning_run().identity, uuid=f"GPU-{spec}"), nothing)
+
+
+@pytest.fixture
+def found_targets(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "find_target", target)
+
+
+TWICE, NONE = "named twice", "device"  # of errors
+
+
+@pytest.mark.usefixtures("found_targets")
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        (None, "0"), (1, "1"), ("1", "1"), ("0,1", "0 1"), (" 1, 0", "1 0"), ("all", "0 1"), ([0, "1"], "0 1"),
+        ([target("1"), 0], "1 0"), ("cpu", "cpu"),
+        ("0,0", TWICE), ("1,01", TWICE), ([0, "0"], TWICE), ("cpu,cpu", TWICE), ([target("0"), target("0")], TWICE),
+        ("0,", NONE), ("", NONE), (",", NONE), ("all,none", NONE), ("0,all", NONE), ("0 1", NONE), ([], NONE),
+    ],
+)  # fmt: skip
+def test_each_device_is_named_once(named: Any, found: str) -> None:
+    if found in (TWICE, NONE):
+        with pytest.raises(InputError, match=found):
+            targets_of(named)
+    else:
+        assert [one.spec for one in targets_of(named)] == found.split()
+
+
+@pytest.mark.usefixtures("no_driver")
+def test_all_of_no_gpus_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"no GPU here .*: tsm2-tune predict --device h100 or h200"):
+        targets_of("all")
+
+
+def test_devices_of_one_name_are_numbered() -> None:
+    assert list(names_of((target("0"), target("1")))) == ["GPU 0", "GPU 1"]
+    assert list(names_of((target("cpu"), target("cpu")))) == ["cpu", "cpu (1)"]

@@ -150,22 +150,6 @@ class Ahead(HostDevice):
     calls_ahead = 5  # no divisor of how many checks there are
 
 
-def verdict_of(device: HostDevice, support_path: str, toolchain: Toolchain, original: str, planted: str) -> Verdict:
-    source = render(SMALL, SPLIT)
-    text = source.text.replace(original, planted)
-    assert (text == source.text) == (original == planted)
-    binary = compiled(text, source.kernel, toolchain, source.defines)
-    support = Support(device, support_path, SMALL.dtype_name)
-    operands = Operands(device, support, SMALL, index_bits=SMALL.index_bits)
-    loaded = BoundKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
-    try:
-        return verify(device, operands, loaded, seed=3, checks=every_check(SMALL))
-    finally:
-        loaded.free()
-        operands.free()
-        support.free()
-
-
 @pytest.mark.parametrize(
     ("original", "planted", "said"),
     [
@@ -179,7 +163,17 @@ def verdict_of(device: HostDevice, support_path: str, toolchain: Toolchain, orig
 def test_the_verdict_does_not_depend_on_how_many_calls_are_ahead(
     support_path: str, quickest: Toolchain, original: str, planted: str, said: str
 ) -> None:
-    found = [verdict_of(device, support_path, quickest, original, planted) for device in (HostDevice(), Ahead())]
+    source = render(SMALL, SPLIT)
+    text = source.text.replace(original, planted)
+    assert (text == source.text) == (original == planted)
+    binary = compiled(text, source.kernel, quickest, source.defines)
+    found = []
+    for device in (HostDevice(), Ahead()):
+        support = Support(device, support_path, SMALL.dtype_name)
+        operands = Operands(device, support, SMALL, index_bits=SMALL.index_bits)
+        loaded = BoundKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
+        found.append(verify(device, operands, loaded, seed=3, checks=every_check(SMALL)))
+        device.close()
     assert said in found[0].detail
     assert found[1] == found[0]
 

@@ -1,35 +1,49 @@
-"""The host runs CUDA text as a GPU would, and refuses what it cannot run."""
+"""The host runs CUDA text as a GPU would, refuses what it cannot run, and tells races.
+
+A race is what two threads do to the same bytes with no barrier between, in whatever order they ran.
+"""
 
 from __future__ import annotations
 
-import shutil
+import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests import on_host
-from tests.on_host import PREVIOUS, REVERSED_IN_BLOCKS, SHARED, STUCK, filled, floats, launch_k, load, pointer
-from tsm2_tune.errors import DeviceError, ToolMissing
+from tests.on_host import (
+    ON_HOST,
+    PREVIOUS,
+    REVERSED_IN_BLOCKS,
+    SHARED,
+    STUCK,
+    filled,
+    floats,
+    launch_k,
+    load,
+    pointer,
+)
+from tsm2_tune.errors import DeviceError
+from tsm2_tune.tuner.compile.compiler import compile_text
 from tsm2_tune.tuner.device.emulator import run_on_host
 from tsm2_tune.tuner.device.emulator.device import HostDevice, host_identity
+from tsm2_tune.tuner.device.emulator.entry_point import IN_ORDER
 from tsm2_tune.tuner.device.emulator.limits import host_limits
 from tsm2_tune.tuner.device.emulator.preprocess import host_text
-from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
+from tsm2_tune.tuner.device.emulator.toolchain import WATCHED_SAMPLE, host_toolchain, watching
 from tsm2_tune.tuner.device.interface import KernelFault, LaunchFailed
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
-pytestmark = on_host.ON_HOST
+pytestmark = ON_HOST
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_barriers_order_the_threads_of_a_block_in_whatever_order_they_run(seed: int) -> None:
     device = HostDevice(seed=seed)
-    blocks, threads = 5, 96
-    values = np.arange(blocks * threads, dtype=np.float32)
+    values = np.arange(5 * 96, dtype=np.float32)
     source, target = filled(device, values), device.allocate(values.nbytes)
-    shape = {"blocks": blocks, "threads": threads, "smem_bytes": 4 * threads}
-    launch_k(device, REVERSED_IN_BLOCKS, pointer(source), pointer(target), **shape)
-    expected = values.reshape(blocks, threads)[:, ::-1].ravel() + 2
-    np.testing.assert_array_equal(floats(device, target), expected)
+    launch_k(device, REVERSED_IN_BLOCKS, pointer(source), pointer(target), blocks=5, threads=96, smem_bytes=4 * 96)
+    np.testing.assert_array_equal(floats(device, target), values.reshape(5, 96)[:, ::-1].ravel() + 2)
     device.close()
 
 
@@ -49,38 +63,6 @@ def test_a_block_may_have_1024_threads_and_227_kib_of_shared_memory(device: Host
     smem_bytes = 227 * 1024
     launch_k(device, text, pointer(target), np.int32(smem_bytes // 4), threads=1024, smem_bytes=smem_bytes)
     np.testing.assert_array_equal(floats(device, target), smem_bytes // 4 - 1 - np.arange(1024))
-
-
-def test_shuffles_exchange_values_within_a_warp(device: HostDevice) -> None:
-    text = """
-    extern "C" __global__ void k(double *sums, int *others)
-    {
-        double sum = threadIdx.x;
-        #pragma unroll
-        for (int distance = 16; distance > 0; distance /= 2)
-            sum += __shfl_down_sync(0xFFFFFFFFu, sum, distance);
-        sums[threadIdx.x] = __shfl_sync(0xFFFFFFFFu, sum, 0);
-        int *mine = others + 4 * threadIdx.x;
-        mine[0] = __shfl_xor_sync(0xFFFFFFFFu, int(threadIdx.x), 1);
-        mine[1] = __shfl_up_sync(0xFFFFFFFFu, int(threadIdx.x), 3, 8);
-        mine[2] = __shfl_sync(0xFFFFFFFFu, int(threadIdx.x), 2, 8);
-        if (threadIdx.x % 32 < 4)
-            mine[3] = __shfl_down_sync(0xFu, int(threadIdx.x), 1, 4);
-        __syncwarp();
-    }
-    """
-    threads = 64
-    sums, others = device.allocate(8 * threads), filled(device, np.full((threads, 4), -1, np.int32))
-    launch_k(device, text, pointer(sums), pointer(others), threads=threads)
-    found_sums, found = np.empty(threads), np.empty((threads, 4), np.int32)
-    device.download(sums, found_sums)
-    device.download(others, found)
-    thread = np.arange(threads)
-    np.testing.assert_array_equal(found_sums, np.repeat([np.arange(32).sum(), np.arange(32, 64).sum()], 32))
-    np.testing.assert_array_equal(found[:, 0], thread ^ 1)
-    np.testing.assert_array_equal(found[:, 1], np.where(thread % 8 >= 3, thread - 3, thread))
-    np.testing.assert_array_equal(found[:, 2], thread // 8 * 8 + 2)
-    np.testing.assert_array_equal(found[[0, 1, 2, 3, 4, 34], 3], [1, 2, 3, 3, -1, 35])
 
 
 def test_the_words_of_cuda_mean_what_they_mean_there(device: HostDevice) -> None:
@@ -161,43 +143,131 @@ def test_host_text_registers_each_kernel_and_moves_no_line() -> None:
     ]
 
 
-def test_the_compiler_is_the_one_that_cxx_names_or_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CXX", raising=False)
-    found = host_toolchain()
-    monkeypatch.setenv("CXX", f"{found.compiler} -DOWN=1")
-    assert host_toolchain().flags == ("-DOWN=1", *found.flags)
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ToolMissing, match=r"'no-such-compiler' not found: \$CXX names it"):
-        host_toolchain()
-    monkeypatch.delenv("CXX")
-    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
-    with pytest.raises(ToolMissing, match="install g"):
-        host_toolchain()
-
-
 def test_the_host_names_itself_its_limits_and_its_ceilings(support_path: str) -> None:
     limits, identity = host_limits(), host_identity(host_toolchain())
     assert limits.name == identity.name
     assert limits.name.startswith("cpu ")
-    assert identity.toolkit
-    assert min(limits.sms, limits.l2_bytes, limits.memory_bytes) > 0
     device = HostDevice(support_path=support_path)
     ceilings = device.ceilings()
     assert min(ceilings.read_gbytes_per_s, ceilings.copy_gbytes_per_s, *dict(ceilings.gflops).values()) > 0
     device.close()
 
 
-def test_run_on_host_takes_numpy_arrays() -> None:
+def test_run_on_host_takes_numpy_arrays_also_after_a_fault() -> None:
     values = np.arange(64, dtype=np.float32)
     target = np.empty_like(values)
-    run_on_host(REVERSED_IN_BLOCKS, "k", (), [values, target], blocks=2, threads=32, smem_bytes=128)
-    np.testing.assert_array_equal(target, values.reshape(2, 32)[:, ::-1].ravel() + 2)
-
-
-def test_run_on_host_works_again_after_a_fault() -> None:
     for _ in range(2):
         with pytest.raises(KernelFault, match="line 6"):
             run_on_host(STUCK, "k", (), [np.int32(0)], blocks=1, threads=64)
-    run_on_host(STUCK, "k", (), [np.int32(9)], blocks=1, threads=64)
+        run_on_host(REVERSED_IN_BLOCKS, "k", (), [values, target], blocks=2, threads=32, smem_bytes=128)
+        np.testing.assert_array_equal(target, values.reshape(2, 32)[:, ::-1].ravel() + 2)
     with pytest.raises(DeviceError, match="undeclared_name"):
         run_on_host('extern "C" __global__ void k() { undeclared_name; }', "k", (), [], blocks=1, threads=1)
+
+
+# --- Races ---
+
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+BEFORE = f"""
+extern "C" __global__ void k(float *to)
+{{
+    {SHARED}
+    float *staged = reinterpret_cast<float *>(shared_bytes);
+    const int t = threadIdx.x;
+    float value = t;
+"""
+THREADS = np.arange(64)
+UNORDERED = "no barrier orders the two"
+
+
+@pytest.fixture(scope="module")
+def calls_before_accesses(session_cache: None) -> None:
+    """Skips where no linker may be expected to take what is watched."""
+    sample = compile_text(
+        WATCHED_SAMPLE, kernel="sample", defines=(), toolchain=watching(host_toolchain()), limit_seconds=60
+    )
+    if sys.platform != "linux" and isinstance(sample, CompileFailure):
+        pytest.skip(sample.detail)
+    assert isinstance(sample, Binary), sample.detail
+
+
+def run(body: str, *, threads: int = 64) -> Floats:
+    """Watch a kernel of this body whose threads run in ascending order; KernelFault where it races.
+
+    Two blocks of it: each finds 100, 101, ... where its threads leave their values, which are returned.
+    """
+    text = f"{BEFORE}{body}\nto[blockIdx.x * blockDim.x + t] = value;\n}}\n"
+    compiled = compile_text(text, kernel="k", defines=(), toolchain=watching(host_toolchain()), limit_seconds=60)
+    assert isinstance(compiled, Binary), compiled.detail
+    device = HostDevice(seed=IN_ORDER)
+    try:
+        target, values = device.allocate(4 * 2 * threads), np.tile(100 + np.arange(threads, dtype=np.float32), 2)
+        device.upload(values, target)
+        kernel = device.load(compiled.path, "k")
+        kernel((pointer(target),), blocks=2, threads=threads, smem_bytes=4 * 2 * threads)
+        device.synchronise()
+        device.download(target, values)
+    finally:
+        device.close()
+    return values
+
+
+WRITE, READ_NEXT = "staged[t] = t;", "value = staged[(t + 1) % blockDim.x];"
+COPY = "tsm2_host::start_copy(staged + t, to + t, 4, 4);"
+COPY_OWN = COPY.replace("to + t", "to + blockIdx.x * blockDim.x + t")
+VARIABLE = "__shared__ short said[2];"
+READ_BEFORE = "value = t > 0 ? staged[t - 1] : 0;"  # which threads in order have written
+
+
+@pytest.mark.usefixtures("calls_before_accesses")
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        (f"{WRITE} __syncthreads(); {READ_NEXT}", np.roll(THREADS, -1)),
+        (f"{WRITE} __syncthreads(); {READ_NEXT} __syncthreads(); {WRITE}", np.roll(THREADS, -1)),
+        (f"{WRITE} value = staged[t];", THREADS),
+        (f"{WRITE} __syncwarp(); value = staged[t ^ 1];", THREADS ^ 1),
+        (f"{WRITE} __syncthreads(); value = staged[5] + staged[7];", np.full_like(THREADS, 12)),
+        (f"{COPY_OWN} tsm2_host::wait_for_all_copies(); __syncthreads(); {READ_NEXT}", 100 + np.roll(THREADS, -1)),
+        (f"{VARIABLE} if (t == 5) said[1] = t; __syncthreads(); value = said[1];", np.full_like(THREADS, 5)),
+        (f"{VARIABLE} said[1] = 7; __syncthreads(); value = said[1];", np.full_like(THREADS, 7)),
+    ],
+    ids=["barrier", "barriers", "own", "lanes", "reads alone", "copies", "variable", "the same value"],
+)
+def test_what_a_barrier_orders_is_no_race(body: str, left: Ints) -> None:
+    assert run(body).tolist() == 2 * left.tolist()
+
+
+@pytest.mark.usefixtures("calls_before_accesses")
+@pytest.mark.parametrize(
+    ("body", "first", "second"),
+    [
+        (f"{WRITE} {READ_BEFORE}", "thread (0) of block (0) wrote byte 0", "which thread (1) read"),
+        (f"{WRITE} __syncthreads(); {READ_NEXT} {WRITE}", "thread (0) of block (0) read byte 4", "thread (1) wrote"),
+        ("staged[0] = t;", "thread (0) of block (0) wrote byte 0", "thread (1) wrote"),
+        (f"{WRITE} __syncwarp(); {READ_NEXT}", "of block (0)", "shared memory of 512 bytes"),
+        (f"{WRITE} value += __shfl_xor_sync(0xFFFFFFFFu, value, 1); value = staged[t ^ 1];", "wrote byte", "read"),
+        (f"{WRITE} tsm2_host::sync_lanes(); value = staged[t ^ 1];", "wrote byte", "read"),
+        (f"{COPY} tsm2_host::wait_for_all_copies(); value = staged[t ^ 1];", "read byte", "wrote"),
+        (f"{VARIABLE} said[1] = t;", "thread (0) of block (0) wrote a variable in shared memory", "thread (1) wrote"),
+        (f"{VARIABLE} if (t == 0) said[1] = t; value = said[1];", "wrote a variable", "which thread (1) read"),
+    ],
+    ids=["unordered", "overwritten", "writers", "warp", "shuffle", "product", "copy", "variable", "read"],
+)
+def test_a_race_is_told_in_whatever_order_threads_run(body: str, first: str, second: str) -> None:
+    with pytest.raises(KernelFault, match=UNORDERED) as caught:
+        run(body)
+    assert first in str(caught.value)
+    assert second in str(caught.value)
+
+
+@pytest.mark.usefixtures("calls_before_accesses")
+def test_block_arrives_after_a_barrier_behind_its_stores() -> None:
+    store, count = "__stcg(to + t, value);", "if (t == 0) tsm2_host::count_block();"
+    assert run(f"{store} __syncthreads(); {count}").tolist() == 2 * THREADS.tolist()
+    assert run(f"if (t == 0) {store} {count}").tolist() == 2 * THREADS.tolist()
+    for body in (f"{store} {count}", f"{count} {store}"):
+        with pytest.raises(KernelFault, match="incremented the counter, and no barrier orders"):
+            run(body)

@@ -1,4 +1,4 @@
-"""Tests of the first choices of TSMT with rings: the clocks that it counts, and the products that it computes."""
+"""Tests of the first choices of TSMT with rings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.inner.fma_ring import (
-    LINES,
     RINGS,
     THREADS,
     TILE,
@@ -20,7 +19,6 @@ from tsm2_tune.generator.families.inner.fma_ring import (
     pitch,
     place,
     team,
-    wavefronts,
 )
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.order import ordered
@@ -32,36 +30,9 @@ pytestmark = pytest.mark.slow
 H200 = PROFILES["h200"]
 
 
-@pytest.mark.parametrize(
-    ("places", "element_bytes", "expected"),
-    [
-        (list(range(32)), 4, 1),
-        ([2 * lane for lane in range(32)], 4, 2),
-        ([33 * lane for lane in range(32)], 4, 1),
-        ([7] * 32, 4, 1),
-        (list(range(32)), 8, 2),
-        ([lane // 2 for lane in range(32)], 8, 1),  # lanes side by side read the same
-        ([lane // 4 * 2 + lane % 2 for lane in range(32)], 8, 1),  # lanes one apart do
-        ([lane % 16 for lane in range(32)], 8, 2),  # others do
-        (list(range(32)), 16, 4),
-    ],
-)
-def test_shared_memory_serves_a_warp_in_so_many_clocks(places: list[int], element_bytes: int, expected: int) -> None:
-    assert wavefronts(places, element_bytes) == expected
-
-
-def test_each_member_of_a_team_has_its_own_whole_part_of_the_tile() -> None:
-    assert all(lines % part == 0 for lines, parts in LINES.items() for part in parts)
-    for tile in product(TILE, TILE):
-        for part in parts_of(tile):
-            config = InnerFmaRingConfig(THREADS, *tile, *part, 0, *RINGS[0], splits=1)
-            down, across = tile[0] // part[0], tile[1] // part[1]
-            places = {place(config, member) for member in range(team(config))}
-            assert places == set(product(range(down), range(across))), config.text
-
-
 @pytest.mark.parametrize("dtype", FMA_DTYPES)
-def test_a_chunk_is_whole_vectors_for_every_team(dtype: str) -> None:
+def test_a_tile_is_divided_among_whole_teams(dtype: str) -> None:
+    """Each member of a team has its own whole part of the tile, and a chunk is whole vectors."""
     problem = Problem(7, 7, 10**6, dtype, "tn")
     width = 16 // problem.dtype.element_bytes
     for tile, ring in product(product(TILE, TILE), RINGS):
@@ -71,6 +42,9 @@ def test_a_chunk_is_whole_vectors_for_every_team(dtype: str) -> None:
             assert products % config.lanes_of_k == products % width == 0 < products
             assert pitch(config, problem) // width % 2 == 1
             assert pitch(config, problem) % width == 0
+            down, across = tile[0] // part[0], tile[1] // part[1]
+            places = {place(config, member) for member in range(team(config))}
+            assert places == set(product(range(down), range(across))), config.text
 
 
 def test_neighbouring_slices_avoid_bank_conflicts() -> None:
@@ -80,20 +54,9 @@ def test_neighbouring_slices_avoid_bank_conflicts() -> None:
     assert clocks(far, problem) < clocks(near, problem)
 
 
-@pytest.mark.parametrize(
-    ("text", "within"),
-    [
-        ("2x49x2103597:f32:ntt", 2),
-        ("33x3x10640705:f32:ntt", 2),
-        ("1x33x19803604:c64:ntt", 2),
-        ("61x2x16162068:f64:ntt", 3),
-    ],
-)
-def test_odd_numbers_of_columns_are_tried_first(text: str, within: int) -> None:
-    first = ordered(search_space(Problem.parse(text), H200), 0, candidate_times_us)[:within]
-    assert "inner_fma_ring" in [candidate.config.family for candidate in first]
-
-
-def test_whole_vectors_of_powers_of_two_are_for_others() -> None:
+def test_odd_numbers_of_columns_are_tried_first_and_powers_of_two_not() -> None:
+    for text in ("2x49x2103597:f32:ntt", "33x3x10640705:f32:ntt", "1x33x19803604:c64:ntt"):
+        first = ordered(search_space(Problem.parse(text), H200), 0, candidate_times_us)[:2]
+        assert "inner_fma_ring" in [candidate.config.family for candidate in first]
     for text in ("16x16x10000000:f32:ntt", "8x8x10000000:f64:tn", "64x64x1000000:c64:cn"):
         assert not family_named("inner_fma_ring").proposals(Problem.parse(text), H200)

@@ -1,4 +1,4 @@
-"""The product in the semiring (min, +) on the host: right at the edges."""
+"""The product in the semiring (min, +): the exported module, and the reference of verification."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tests.conftest import TryKernel
 from tests.fabricated import exported, host_run, imported, trial, winners
 from tests.on_host import upload_operand
 from tests.stencil_kernels import stencil
-from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.gemm import MinplusConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.support_kernels import Support
-from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.checks import Check, checks_of
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 from tsm2_tune.tuner.verify.verdict import compare, prepare
@@ -32,27 +30,6 @@ pytestmark = pytest.mark.slow
 DTYPES = ("minplus_f32", "minplus_f64")
 
 
-def lengths(op: str = "nn", vector: int = 1, load: int = 1, buffers: int = 1) -> MinplusConfig:
-    """Tiles of 24 x 32 in stripes of 8."""
-    return MinplusConfig(*astuple(stencil(op, vector, load=load, buffers=buffers)))
-
-
-ODD_DEPTH = MinplusConfig(32, 32, 5, 4, 8, 32, 1, 1, 32, 1, "nc")  # taken product by product
-
-
-@pytest.mark.parametrize(
-    ("config", "dtype", "op"),
-    [(lengths("nn", 2), "minplus_f32", "nn"), (lengths("tt", 2), "minplus_f64", "tt"),
-     (lengths("ntt", 2), "minplus_f32", "ntt"), (ODD_DEPTH, "minplus_f32", "nn")],
-    ids=str,
-)  # fmt: skip
-def test_vectors_and_odd_depths_are_right(try_kernel: TryKernel, config: MinplusConfig, dtype: str, op: str) -> None:
-    problem = Problem(73, 61, 37, dtype, op)
-    assert config is not ODD_DEPTH or family_named("minplus").has(config, problem)
-    result = try_kernel(config, problem, str, probes=True)
-    assert result.outcome is Outcome.OK, result.detail
-
-
 def test_no_other_family_takes_the_semiring_for_its_own() -> None:
     for shape in ((4096, 4096, 4096), (10**6, 8, 8), (8, 8, 10**6), (4096, 1, 4096)):
         for dtype in DTYPES:
@@ -60,12 +37,9 @@ def test_no_other_family_takes_the_semiring_for_its_own() -> None:
             assert able == ["minplus"]
 
 
-# --- The exported module ---
-
-
 def module_of(folder: Path, *problems: Problem) -> ModuleType:
     """Exported with kernels for these problems."""
-    configs = [(lengths(one.factors), one) for one in problems]
+    configs = [(MinplusConfig(*astuple(stencil(one.factors))), one) for one in problems]
     tried = [(host_run(), trial(config=config, problem=one, source=render(one, config))) for config, one in configs]
     return imported(exported("module", winners(folder, *tried)), folder)
 
@@ -107,9 +81,6 @@ def test_the_module_asks_for_what_it_has(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=said):
             module.gemm(a.astype(dtype), b.astype(dtype), **given)
-
-
-# --- The reference ---
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

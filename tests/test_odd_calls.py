@@ -1,28 +1,144 @@
-"""The exported module under threads: every call is right or raises, and a fault is nobody else's."""
+"""The exported module under threads: every call is right or raises, and a fault is nobody else's.
+
+Each random call is one of three kinds. A plain one has the exact result, and touches nothing beside `out`; one that
+is to be refused raises TypeError, ValueError or LookupError; a kernel that faults raises KernelFault. The last two
+leave their operands as they were, a refused call its `out` too.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
+import threading
+from collections import Counter
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.odd_calls import FAULTS, odd_calls, odd_module
+from tests.calls import Array, Call, Ops, check_on_host, operands, ops_of, random_call, whole_of
+from tests.fabricated import exported, handmade, host_run, imported, trial, winners
 from tests.on_host import ON_HOST, STUCK
+from tests.threads_on_gpu import in_threads
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.device.emulator import entry_point, run_on_host
 from tsm2_tune.tuner.device.interface import KernelFault
 
 pytestmark = ON_HOST
+
+FAULTS = {  # alpha -> what a kernel does where it is that
+    666: "if (blockIdx.x == gridDim.x - 1) *(volatile int *)(size_t(threadIdx.x)) = 1;",
+    667: "if (threadIdx.x == 17) *(volatile int *)((size_t(1) << 46) + threadIdx.x) = 1;",
+    668: "if (threadIdx.x == 3) return;",
+    669: "volatile int zero = 0; counters[0] = 5 / zero;",
+    670: "if (threadIdx.x == 0) __trap();",
+}
+EXTENTS = (1, 2, 3, 5, 8, 13, 31, 32, 33, 40)
+SAME_AS_2 = (2, 2.0, np.float32(2), np.float64(2), np.int64(2))
+
+
+Found = list[tuple[str, str]]  # kind of each call, and what was wrong with it; "" if nothing was
+
+
+def planted(problem: Problem) -> KernelSource:
+    """The plain kernel for the problem, which faults where alpha is one of FAULTS."""
+    source = handmade(problem)
+    faults = "".join(f"    if (alpha == {alpha}) {{ {fault} }}\n" for alpha, fault in FAULTS.items())
+    return replace(
+        source, text=source.text.replace("    __shared__ bool last;\n", f"    __shared__ bool last;\n{faults}")
+    )
+
+
+def odd_module(folder: Path, ops: Ops) -> ModuleType:
+    problems = [Problem(40, 6, 90, dtype, op) for dtype, of_type in ops.items() for op in of_type]
+    return imported(
+        exported("module", winners(folder, *((host_run(), trial(problem=p, source=planted(p))) for p in problems))),
+        folder,
+    )
+
+
+def refused(rng: random.Random, a: Array, b: Array) -> dict[str, Any]:
+    """Draw arguments that no kernel may be given. test_exported_refusals.py has all of them."""
+    read_only = np.array(b[:1].repeat(a.shape[0], 0), order="F")
+    read_only.flags.writeable = False
+    same = np.array(a, order="F", dtype=a.dtype)
+    one = np.lib.stride_tricks.as_strided(same, (9, 9), (0, 0))  # an element, again and again
+    return rng.choice(
+        [
+            {"b": np.concatenate([b, b])},
+            {"a": a.astype(a.dtype.newbyteorder(">"))},
+            {"out": read_only},
+            {"a": one, "b": np.ones((9, 1), a.dtype)},
+            {"a": same, "b": np.ones((a.shape[1], a.shape[1]), a.dtype, order="F"), "out": same},
+            {"alpha": "1"},
+            {"stream": 0},
+        ]
+    )
+
+
+def one_call(module: ModuleType, rng: random.Random, found: Found, ops: Ops) -> None:
+    call = replace(random_call(rng, ops, EXTENTS), stream=None, is_vector=False)
+    if call.alpha == 2:
+        call = replace(call, alpha=rng.choice(SAME_AS_2))
+    kind = rng.choices(("plain", "refused", "fault"), (70, 15, 15))[0]
+    arrays = operands(call, rng.randrange(1 << 30))
+    arrays[0].flags.writeable = rng.random() < 0.5
+    try:
+        trouble = _trouble(module, rng, kind, call, arrays)
+    except Exception as error:  # nothing else may come out of a call
+        trouble = f"{type(error).__name__}: {error} from {call}"
+    found.append((kind, trouble))
+
+
+def _trouble(module: ModuleType, rng: random.Random, kind: str, call: Call, arrays: list[Array]) -> str:
+    """Make the call, plain or as it must not be, and return what was wrong; "" if nothing was."""
+    if kind == "plain":
+        check_on_host(module, call, arrays)
+        return ""
+    conj_a, conj_b = call.conjugates
+    a, b, out = arrays
+    named: dict[str, Any] = {"a": a, "b": b, "out": out if call.has_out else None, "conj_a": conj_a, "conj_b": conj_b}
+    named |= {"alpha": rng.choice(list(FAULTS))} if kind == "fault" else refused(rng, a, b)
+    before = [np.copy(whole_of(one)) for one in arrays]
+    try:
+        module.gemm(**named)
+    except KernelFault as fault:
+        return "" if kind == "fault" and "of block" in str(fault) else f"another fault, or without its place: {fault}"
+    except (TypeError, ValueError, LookupError):
+        same = all(x.tobytes() == whole_of(y).tobytes() for x, y in zip(before, arrays, strict=True))
+        return "" if kind == "refused" and same else f"a refused call wrote, or a fault was refused: {call}"
+    return f"nothing was raised: {call}"
+
+
+def odd_calls(module: ModuleType, calls: int, threads: int, ops: Ops) -> Found:
+    """The calls, divided among the threads, which begin at once."""
+    found = [Found() for _ in range(threads)]
+    at_once = threading.Barrier(threads)
+
+    def work(thread: int) -> None:
+        rng = random.Random(thread)
+        at_once.wait()
+        for _ in range(thread, calls, threads):
+            one_call(module, rng, found[thread], ops_of(ops))
+
+    in_threads([partial(work, thread) for thread in range(threads)])
+    return [one for of_thread in found for one in of_thread]
+
 
 FEW = {"f32": ("nn", "ntt"), "c128": ("ct",)}
 
 
 def test_calls_of_many_threads_with_faults_among_them(tmp_path: Path) -> None:
     found = odd_calls(odd_module(tmp_path, FEW), calls=400, threads=8, ops=FEW)
-    assert found.wrong == []
-    assert min(found.counts[kind] for kind in ("plain", "refused", "fault")) > 30
+    assert [one for one in found if one[1]] == []
+    counts = Counter(kind for kind, _ in found)
+    assert min(counts[kind] for kind in ("plain", "refused", "fault")) > 30
 
 
 def test_a_fault_leaves_nothing_behind(tmp_path: Path) -> None:

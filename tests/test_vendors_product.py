@@ -53,21 +53,21 @@ def test_the_product_is_in_out_or_a_new_array(shapes: Any, dtype: Any, factors: 
         np.testing.assert_allclose(made, expected, **near)
 
 
-@pytest.mark.parametrize("is_made", [False, True])
-def test_16_bit_elements_are_rounded_once(is_made: bool) -> None:
-    """1 + 2^-11 is between two numbers of f16, and rounded before it is doubled, 2 + 2^-10 would be 2."""
-    a, b = np.array([[1.0, 2.0**-11]], np.float16), np.ones((2, 1), np.float16)
-    out = None if is_made else np.ones((1, 1), np.float16)
-    found = vendors_product(a, b, out, 3, 0 if is_made else -1, PLAIN)
-    exactly = 3 * (1 + 2.0**-11) - (not is_made)
-    assert found[0, 0] == np.float16(exactly) != np.float16(3 - (not is_made))
-
-
-def test_16_bit_elements_of_out_are_rounded_once() -> None:
-    """3 (1 + 2^-10) is between two numbers of f16, rounded upwards alone, and with the product's -2^-12 downwards."""
-    a, b, out = (np.array([[x]], np.float16) for x in (-(2.0**-12), 1.0, 1 + 2.0**-10))
-    found = vendors_product(a, b, out, 1, 3, PLAIN)
-    assert found[0, 0] == np.float16(3 * (1 + 2.0**-10) - 2.0**-12) != np.float16(3 * (1 + 2.0**-10))
+@pytest.mark.parametrize(
+    ("a", "b", "out", "alpha", "beta", "once", "twice"),
+    [  # 1 + 2^-11 is between two numbers of f16, and rounded before it is doubled, 2 + 2^-10 would be 2
+        ([[1.0, 2.0**-11]], [[1.0], [1.0]], None, 3, 0, 3 * (1 + 2.0**-11), 3),
+        ([[1.0, 2.0**-11]], [[1.0], [1.0]], [[1.0]], 3, -1, 3 * (1 + 2.0**-11) - 1, 2),
+        # 3 (1 + 2^-10) is between two numbers of f16, rounded upwards alone, and with -2^-12 downwards
+        ([[-(2.0**-12)]], [[1.0]], [[1 + 2.0**-10]], 1, 3, 3 * (1 + 2.0**-10) - 2.0**-12, 3 * (1 + 2.0**-10)),
+    ],
+)
+def test_16_bit_elements_are_rounded_once(
+    a: Any, b: Any, out: Any, alpha: float, beta: float, once: float, twice: float
+) -> None:
+    held = None if out is None else np.array(out, np.float16)
+    found = vendors_product(np.array(a, np.float16), np.array(b, np.float16), held, alpha, beta, PLAIN)
+    assert found[0, 0] == np.float16(once) != np.float16(twice)
 
 
 @pytest.mark.parametrize("factors", FACTORS)
@@ -90,15 +90,6 @@ def test_tensors_are_multiplied_alike(shapes: Any, name: str, factors: tuple[flo
         made = vendors_product(a.requires_grad_(), b, None, alpha, 0, PLAIN)
         torch.testing.assert_close(made.detach().to(expected.dtype), expected, **close)
         assert made.requires_grad
-
-
-def test_tensors_of_16_bits_are_rounded_once() -> None:
-    torch = pytest.importorskip("torch")
-    a = torch.tensor([[1.0, 2.0**-8]], dtype=torch.bfloat16)
-    for b in (torch.ones((2, 1), dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)):
-        out = torch.ones(a.shape[:1] + b.shape[1:], dtype=torch.bfloat16)
-        vendors_product(a, b, out, 3, -1, PLAIN)
-        assert out.flatten()[0] == torch.tensor(2 + 3 * 2.0**-8).to(torch.bfloat16) != 2
 
 
 # Batches

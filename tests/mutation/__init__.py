@@ -5,5 +5,5 @@
 On the host alone: there a mutant that never ends, or writes where it must not, costs nobody their GPU.
 
 `subjects` renders the texts, `tokens` reads them, `operators` change them, `sample` chooses, `trial` compiles and
-verifies, `equivalent` says which changes are none, `command` counts.
+verifies, `equivalent` says which changes are none, `__main__` counts.
 """

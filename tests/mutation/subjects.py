@@ -50,13 +50,12 @@ def text_of(subject: Subject) -> Text:
     return Text(subject.source.text)
 
 
-def subjects(families: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> dict[tuple[str, str], list[Subject]]:
-    """(family, dtype) -> its subjects, of those families and dtypes alone if any are named."""
+def subjects(families: tuple[str, ...] = ()) -> dict[tuple[str, str], list[Subject]]:
+    """(family, dtype) -> its subjects, of those families alone if any are named."""
     places = defaultdict[tuple[str, str], list[Subject]](list)
     for one in candidates():
-        place = (one.config.family, one.problem.dtype_name)
-        if (not families or place[0] in families) and (not dtypes or place[1] in dtypes):
-            places[place].append(one)
+        if not families or one.config.family in families:
+            places[one.config.family, one.problem.dtype_name].append(one)
     return {
         place: covering(_cheap(found), lines_of, lambda one: COST_OF_A_SUBJECT + cost_of(one))
         for place, found in sorted(places.items())

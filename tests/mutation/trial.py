@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -75,11 +74,6 @@ class Result:
     judged: str
     detail: str
     seconds: float
-    device: str = HOST  # or "gpu", in results that were found on one
-
-    @property
-    def json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 class SubjectIsWrong(Exception):
@@ -188,25 +182,20 @@ def _cost(subject: Subject, call: Call) -> float:
 
 
 class Baselines:
-    """Facts about subjects. Each is found once, when a thread first asks for it."""
+    """Facts about subjects, which mutants of one subject share."""
 
     def __init__(self, tools: Tools) -> None:
         self.tools = tools
-        self._lock = threading.Lock()
-        self._locks = dict[tuple[str, object], threading.Lock]()
         self._known = dict[tuple[str, object], object]()
 
     def _once(self, subject: Subject, fact: object, find: Callable[[], object]) -> object:
-        """Return what `find` returns, or raise its SubjectIsWrong; call it once for each fact."""
+        """Return what `find` returned for the fact first, or raise its SubjectIsWrong."""
         key = subject.name, fact
-        with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            if key not in self._known:
-                try:
-                    self._known[key] = find()
-                except SubjectIsWrong as wrong:
-                    self._known[key] = wrong
+        if key not in self._known:
+            try:
+                self._known[key] = find()
+            except SubjectIsWrong as wrong:
+                self._known[key] = wrong
         if isinstance(found := self._known[key], SubjectIsWrong):
             raise found
         return found
@@ -217,28 +206,21 @@ class Baselines:
         assert isinstance(found, Baseline)
         return found
 
-    def optimised_code(self, subject: Subject) -> bytes:
+    def optimised_code(self, subject: Subject) -> object:
         """Return the machine code of the text with more optimisation."""
         text = text_of(subject).source
-        found = self._once(subject, "code", lambda: code(text, subject, self.tools.optimised))
-        assert isinstance(found, bytes)
-        return found
+        return self._once(subject, "code", lambda: code(text, subject, self.tools.optimised))
 
     def see(
         self, subject: Subject, question: object, toolchain: Toolchain, bits: int, ask: Callable[[str], AttemptResult]
     ) -> None:
         """SubjectIsWrong where `ask` refuses the text itself: asked where it refuses a mutant."""
 
-        def find() -> object:
+        def find() -> None:
             if detail := ask(self._right(subject, toolchain, bits)).detail:
                 raise SubjectIsWrong(f"{subject.name} is wrong itself: {detail}")
-            return None
 
         self._once(subject, question, find)
-
-    def passed(self, subject: Subject, question: object) -> None:
-        """A mutant of the subject did, so the verification has nothing against the text itself."""
-        self._known.setdefault((subject.name, question), None)
 
     def _right(self, subject: Subject, toolchain: Toolchain, bits: int) -> str:
         try:
@@ -349,8 +331,6 @@ class Bench:
 
         result = found(path or self._compiled(mutant, toolchain, bits))
         if result.outcome is Outcome.OK:
-            if where == "in full":
-                self.baselines.passed(mutant.subject, (where, of))
             return ""
         self.baselines.see(mutant.subject, (where, of), toolchain, bits, found)
         return f"{result.outcome.value} {where}: {result.detail}"
