@@ -14,22 +14,6 @@ HOST: ComputeCapability = (0, 0)
 FLOPS_PER_FMA = 2
 ISSUED_SINCE_7_0 = 128  # thread instructions per clock per multiprocessor: four warp instructions
 
-# The keys of Architecture.sources.
-SOURCES = {
-    "guide": "CUDA C++ Programming Guide, Features and Technical Specifications per Compute Capability",
-    "throughput": "CUDA C++ Best Practices Guide, Throughput of Native Arithmetic Instructions:"
-    " FMA results per clock per multiprocessor",
-    "calculator": "CUDA Occupancy Calculator and cuda_occupancy.h of CUDA 7.0",
-    "occupancy.h": "cuda_occupancy.h of CUDA 13.0",
-    "latency-guide": "CUDA C Programming Guide 4.2, Multiprocessor Level: 22 clocks for arithmetic,"
-    " 400 to 800 for memory (the mean is used)",
-    "arafa": "Arafa et al., Instructions' Latencies Characterization for NVIDIA GPGPUs, arXiv:1905.08778",
-    "luo": "Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture, arXiv:2402.13499",
-    "dewing": "github.com/markdewing/AI_kernels, latency: main memory, pointer chase",
-    "neighbour": "latency taken from the architecture before it",
-    "assumed": "no published value: an estimate, which a comment explains",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -46,7 +30,6 @@ class Architecture:
     memory_latency_clocks: float
     f32_latency_clocks: float  # from an FMA to another one that needs its result
     f64_latency_clocks: float
-    sources: tuple[str, ...]
     # Fermi rounds a warp's registers up to twice the unit if a thread has one of these counts.
     double_unit_at: tuple[int, ...] = ()
     # Register partitions of another chip of the family. A block must fit that chip too, since the driver checks both.
@@ -76,54 +59,47 @@ class Architecture:
 
 
 FERMI_DOUBLE_UNIT = (21, 22, 29, 30, 37, 38, 45, 46)
-OLD = ("guide", "throughput", "calculator")
-NEW = ("guide", "throughput", "occupancy.h")
-
+# Registers and units: CUDA C++ Programming Guide, technical specifications per compute capability; cuda_occupancy.h
+# of CUDA 13.0, and of CUDA 7.0 with the CUDA Occupancy Calculator for 2.x and 3.0. Cores: CUDA C++ Best Practices
+# Guide, throughput of native arithmetic instructions (FMA results per clock per multiprocessor).
+# Latencies of 2.x: CUDA C Programming Guide 4.2 (22 clocks; 400 to 800 for memory, of which the mean is used); up to
+# 7.5: Arafa et al., arXiv:1905.08778; of 8.0: Luo et al., arXiv:2402.13499; of memory of 8.9, 9.0, 10.0, 12.0:
+# github.com/markdewing/AI_kernels, pointer chase. Others are those of the architecture before.
 # Columns: capability, name, registers per thread, register unit, partitions, shared-memory unit, f32 and f64 cores,
-# latencies of memory, f32 FMA and f64 FMA, sources.
+# latencies of memory, f32 FMA and f64 FMA.
 _ROWS = (
     # The CPU runs one block at a time per core. Two 256-bit FMA units and the latency of DRAM are assumed.
-    Architecture(HOST, "host", 255, 1, 1, 1, 16, 8, 300, 4, 4, ("assumed",)),
-    Architecture(
-        (2, 0), "Fermi GF100", 63, 64, 2, 128, 32, 16, 600, 22, 22,
-        (*OLD, "latency-guide"), FERMI_DOUBLE_UNIT,
-    ),
-    Architecture(
-        (2, 1), "Fermi GF10x", 63, 64, 2, 128, 48, 4, 600, 22, 22,
-        (*OLD, "latency-guide"), FERMI_DOUBLE_UNIT,
-    ),
+    Architecture(HOST, "host", 255, 1, 1, 1, 16, 8, 300, 4, 4),
+    Architecture((2, 0), "Fermi GF100", 63, 64, 2, 128, 32, 16, 600, 22, 22, FERMI_DOUBLE_UNIT),
+    Architecture((2, 1), "Fermi GF10x", 63, 64, 2, 128, 48, 4, 600, 22, 22, FERMI_DOUBLE_UNIT),
     # 63 registers are from the guide; cuda_occupancy.h of CUDA 13.0 has 255 for all of 3.x.
-    Architecture((3, 0), "Kepler GK10x", 63, 256, 4, 256, 192, 8, 331, 9, 10, (*NEW, "calculator", "arafa")),
-    Architecture((3, 2), "Kepler GK20A", 255, 256, 4, 256, 192, 8, 331, 9, 10, (*NEW, "arafa")),
-    Architecture((3, 5), "Kepler GK110", 255, 256, 4, 256, 192, 64, 331, 9, 10, (*NEW, "arafa")),
-    Architecture((3, 7), "Kepler GK210", 255, 256, 4, 256, 192, 64, 331, 9, 10, (*NEW, "arafa")),
-    Architecture((5, 0), "Maxwell GM10x", 255, 256, 4, 256, 128, 4, 379, 6, 48, (*NEW, "arafa")),
-    Architecture((5, 2), "Maxwell GM20x", 255, 256, 4, 256, 128, 4, 379, 6, 48, (*NEW, "arafa")),
-    Architecture((5, 3), "Maxwell GM20B", 255, 256, 4, 256, 128, 4, 379, 6, 48, (*NEW, "arafa")),
+    Architecture((3, 0), "Kepler GK10x", 63, 256, 4, 256, 192, 8, 331, 9, 10),
+    Architecture((3, 2), "Kepler GK20A", 255, 256, 4, 256, 192, 8, 331, 9, 10),
+    Architecture((3, 5), "Kepler GK110", 255, 256, 4, 256, 192, 64, 331, 9, 10),
+    Architecture((3, 7), "Kepler GK210", 255, 256, 4, 256, 192, 64, 331, 9, 10),
+    Architecture((5, 0), "Maxwell GM10x", 255, 256, 4, 256, 128, 4, 379, 6, 48),
+    Architecture((5, 2), "Maxwell GM20x", 255, 256, 4, 256, 128, 4, 379, 6, 48),
+    Architecture((5, 3), "Maxwell GM20B", 255, 256, 4, 256, 128, 4, 379, 6, 48),
     # A block that does not fit on GP10x, which has 4 partitions, may not run on GP100 either.
-    Architecture(
-        (6, 0), "Pascal GP100", 255, 256, 2, 256, 64, 32, 482, 6, 8, (*NEW, "arafa"), checked_partitions=4
-    ),
+    Architecture((6, 0), "Pascal GP100", 255, 256, 2, 256, 64, 32, 482, 6, 8, checked_partitions=4),
     # The f64 latency of the chips with 4 f64 cores is assumed to be Maxwell's.
-    Architecture((6, 1), "Pascal GP10x", 255, 256, 4, 256, 128, 4, 482, 6, 48, (*NEW, "arafa", "neighbour")),
-    Architecture((6, 2), "Pascal GP10B", 255, 256, 4, 256, 128, 4, 482, 6, 48, (*NEW, "arafa", "neighbour")),
-    Architecture((7, 0), "Volta GV100", 255, 256, 4, 256, 64, 32, 362, 4, 8, (*NEW, "arafa")),
-    Architecture((7, 2), "Volta GV11B", 255, 256, 4, 256, 64, 32, 362, 4, 8, (*NEW, "arafa")),
-    Architecture((7, 5), "Turing TU10x", 255, 256, 4, 256, 64, 2, 424, 4, 40, (*NEW, "arafa")),
-    Architecture((8, 0), "Ampere GA100", 255, 256, 4, 128, 64, 32, 466, 4, 8, (*NEW, "luo", "neighbour")),
-    Architecture((8, 6), "Ampere GA10x", 255, 256, 4, 128, 128, 2, 466, 4, 40, (*NEW, "neighbour")),
-    Architecture((8, 7), "Ampere GA10B", 255, 256, 4, 128, 128, 2, 466, 4, 40, (*NEW, "neighbour")),
-    Architecture((8, 9), "Ada AD10x", 255, 256, 4, 128, 128, 2, 636, 4, 40, (*NEW, "dewing", "neighbour")),
-    Architecture((9, 0), "Hopper GH100", 255, 256, 4, 128, 128, 64, 690, 4, 8, (*NEW, "dewing", "neighbour")),
-    Architecture((10, 0), "Blackwell B200", 255, 256, 4, 128, 128, 64, 860, 4, 8,
-                 (*NEW, "dewing", "neighbour")),
+    Architecture((6, 1), "Pascal GP10x", 255, 256, 4, 256, 128, 4, 482, 6, 48),
+    Architecture((6, 2), "Pascal GP10B", 255, 256, 4, 256, 128, 4, 482, 6, 48),
+    Architecture((7, 0), "Volta GV100", 255, 256, 4, 256, 64, 32, 362, 4, 8),
+    Architecture((7, 2), "Volta GV11B", 255, 256, 4, 256, 64, 32, 362, 4, 8),
+    Architecture((7, 5), "Turing TU10x", 255, 256, 4, 256, 64, 2, 424, 4, 40),
+    Architecture((8, 0), "Ampere GA100", 255, 256, 4, 128, 64, 32, 466, 4, 8),
+    Architecture((8, 6), "Ampere GA10x", 255, 256, 4, 128, 128, 2, 466, 4, 40),
+    Architecture((8, 7), "Ampere GA10B", 255, 256, 4, 128, 128, 2, 466, 4, 40),
+    Architecture((8, 9), "Ada AD10x", 255, 256, 4, 128, 128, 2, 636, 4, 40),
+    Architecture((9, 0), "Hopper GH100", 255, 256, 4, 128, 128, 64, 690, 4, 8),
+    Architecture((10, 0), "Blackwell B200", 255, 256, 4, 128, 128, 64, 860, 4, 8),
     # The next two chips are assumed to have 2 f64 cores, as other chips with slow f64 have (B300: 1.2 TFLOPS).
-    Architecture((10, 3), "Blackwell B300", 255, 256, 4, 128, 128, 2, 860, 4, 40, (*NEW, "neighbour", "assumed")),
-    Architecture((11, 0), "Blackwell Thor", 255, 256, 4, 128, 128, 2, 860, 4, 40, (*NEW, "neighbour", "assumed")),
-    Architecture((12, 0), "Blackwell GB20x", 255, 256, 4, 128, 128, 2, 936, 4, 40,
-                 (*NEW, "dewing", "neighbour")),
-    Architecture((12, 1), "Blackwell GB10", 255, 256, 4, 128, 128, 2, 936, 4, 40, (*NEW, "neighbour")),
-)  # fmt: skip
+    Architecture((10, 3), "Blackwell B300", 255, 256, 4, 128, 128, 2, 860, 4, 40),
+    Architecture((11, 0), "Blackwell Thor", 255, 256, 4, 128, 128, 2, 860, 4, 40),
+    Architecture((12, 0), "Blackwell GB20x", 255, 256, 4, 128, 128, 2, 936, 4, 40),
+    Architecture((12, 1), "Blackwell GB10", 255, 256, 4, 128, 128, 2, 936, 4, 40),
+)
 
 ARCHITECTURES = {row.compute_capability: row for row in _ROWS}
 OLDEST_GPU = (2, 0)

@@ -108,25 +108,26 @@ def _within_a_warp(candidate: Candidate) -> bool:
     return is_fermi | ((config.m_dim_a <= WARP_THREADS) & (config.m_dim_b <= WARP_THREADS))
 
 
-LINES = Rule(
-    "min-line-bytes",
-    "guideline",
-    "memory is read in sectors of 32 bytes, which neighbouring threads should share",
-    _reads_lines,
+OF_GRIDS = (  # the rules that depend on the reading grids
+    rule_of(
+        "loads-fit-grids",
+        "limit",
+        "in contiguous memory, a tile must be a multiple of what its threads load at a time",
+        _loads_fit_grids,
+    ),
+    Rule(
+        "grids-of-a-warp",
+        "shape",
+        "more than 32 threads along contiguous memory do not change what one warp loads",
+        _within_a_warp,
+    ),
+    Rule(
+        "min-line-bytes",
+        "guideline",
+        "memory is read in sectors of 32 bytes, which neighbouring threads should share",
+        _reads_lines,
+    ),
 )
-LOADS_FIT_GRIDS = rule_of(
-    "loads-fit-grids",
-    "limit",
-    "in contiguous memory, a tile must be a multiple of what its threads load at a time",
-    _loads_fit_grids,
-)
-GRIDS_OF_A_WARP = Rule(
-    "grids-of-a-warp",
-    "shape",
-    "more than 32 threads along contiguous memory do not change what one warp loads",
-    _within_a_warp,
-)
-OF_GRIDS = (LOADS_FIT_GRIDS, GRIDS_OF_A_WARP, LINES)  # the rules that depend on the reading grids
 
 
 def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: int) -> tuple[int, int] | None:

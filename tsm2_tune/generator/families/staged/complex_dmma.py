@@ -101,7 +101,7 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         return replace(super().resources(config, problem), registers=registers)
 
     def context(self, config: StagedComplexDmmaConfig, problem: Problem) -> dict[str, Any]:
-        """Sums go straight to device memory if a lane has whole vectors of C: two elements of c64 along a row."""
+        # Sums go straight to device memory if a lane has whole vectors of C: two elements of c64 along a row.
         whole = config.octets % 2 == 0 or problem.dtype_name == "c128" or not problem.row_major_c
         context, three = super().context(config, problem), has_three_products(problem)
         return context | {
@@ -112,7 +112,7 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         }
 
     def pads(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Eight threads read 16 bytes each at once: 4 adjacent k of 2 lines along k, or 2 elements at each of 4 k."""
+        # Eight threads read 16 bytes each at once: 4 adjacent k of 2 lines along k, or 2 elements at each of 4 k.
         along_a, along_b, _ = problem.contiguous
         b_along_k = 8 if config.octets % 2 and problem.dtype_name == "c64" else 4
         return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2

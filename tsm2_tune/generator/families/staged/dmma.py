@@ -194,7 +194,7 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         return [thin, Grid(StagedDmmaConfig, tall_axes, where)]
 
     def pads(self, config: StagedDmmaConfig, problem: Problem) -> tuple[int, int]:
-        """8 threads read at once if each reads a pair of elements, and 16 threads if each reads one element."""
+        # 8 threads read at once if each reads a pair of elements, and 16 threads if each reads one element.
         along_a, along_b, _ = problem.contiguous
         if self.singles(config, problem):
             return 2, 4
@@ -280,7 +280,7 @@ class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
         return 2 * super().registers(config)
 
     def pads(self, config: StagedF32DmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Threads read 8 elements along k of each of 4 lines at once, or 4 elements, 2 apart, of each of 8 lines."""
+        # Threads read 8 elements along k of each of 4 lines at once, or 4 elements, 2 apart, of each of 8 lines.
         along_a, along_b, _ = problem.contiguous
         return 8 if along_a == "k" else 4, 8 if along_b == "k" else 4
 
@@ -288,7 +288,7 @@ class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
         return config.octets % 2 == 0 and problem.contiguous[1] != "k"
 
     def context(self, config: StagedF32DmmaConfig, problem: Problem) -> dict[str, Any]:
-        """A lane stores adjacent elements of C only if it reads adjacent rows of A or columns of B."""
+        # A lane stores adjacent elements of C only if it reads adjacent rows of A or columns of B.
         along_a, _, along_c = problem.contiguous
         paired = self.paired(config, problem)
         neighbours = along_a != "k" if along_c == "m" else paired

@@ -77,7 +77,7 @@ class StagedFma(FullKernel[StagedFmaConfig]):
         return config.rows * config.columns + (config.rows + config.columns) * config.step
 
     def pads(self, config: StagedFmaConfig, problem: Problem) -> tuple[int, int]:
-        """Lines along k that a warp reads at once begin in adjacent banks. Two threads read the same elements."""
+        # Lines along k that a warp reads at once begin in adjacent banks. Two threads read the same elements.
         bytes_of_read = config.step * problem.dtype.element_bytes
         together = min(2 * PHASE_BYTES // bytes_of_read, WARP_THREADS)
         words = max(VECTOR_BYTES, together // self.team(config) * bytes_of_read) % PHASE_BYTES

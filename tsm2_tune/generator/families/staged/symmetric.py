@@ -175,7 +175,7 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         return lines**2 + lines * (lines + 1) // 2 + 2 * lines * config.step
 
     def pad(self, config: StagedSymmetricFmaConfig, problem: Problem) -> int:
-        """Lines of neighbouring groups begin in adjacent banks; in a wide tile, elements adjacent in k do too."""
+        # Lines of neighbouring groups begin in adjacent banks; in a wide tile, elements adjacent in k do too.
         return vector_elements(problem) if problem.contiguous[0] == "k" or config.tile >= 32 else 0
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricFmaConfig, ...]:
@@ -258,7 +258,7 @@ class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):
         return (self.sums_of_team(config) // config.warps + config.tile * DEPTH) // WARP_THREADS
 
     def pad(self, config: StagedSymmetricDmmaConfig, problem: Problem) -> int:
-        """Threads read 8 elements along k of each of a few lines at once, or 4 elements, 2 apart, of more lines."""
+        # Threads read 8 elements along k of each of a few lines at once, or 4 elements, 2 apart, of more lines.
         if problem.contiguous[0] == "k":
             return 8 if config.block_k % 16 == 0 else 0
         return vector_elements(problem)
