@@ -24,6 +24,22 @@ from tsm2_tune.tuner.measure.vendor import libraries
 TESTS = Path(__file__).parent
 GPU = {"name": "Fake GPU", "bus_id": "0000:01:00.0", "compute_capability": [9, 0]}
 QUESTION = Question("0", "results.db", {"version": 13000, "gpus": [GPU]})
+PYCUDA = """
+import os
+class Error(Exception): pass
+def init(): pass
+def get_version(): return {version}
+def get_driver_version(): return 13000
+def mem_get_info(): return 2**33, 2**34
+class Device:
+    def __init__(self, ordinal): pass
+    def retain_primary_context(self):
+        {opening}
+        return self
+    def push(self): pass
+    def pop(self): pass
+    def detach(self): pass
+"""
 Tool = Callable[[str, str], Path]
 Nvcc = Callable[[str], Path]
 Smi = Callable[..., list[Finding]]
@@ -215,6 +231,28 @@ def test_failing_nvidia_smi_is_a_note(tool: Tool, tools: Path, monkeypatch: pyte
         monkeypatch.setenv("PATH", str(tools))
     found = only(nvidia_smi.nvidia_smi(QUESTION))
     assert (found.name, found.state, "not found" in found.text) == ("nvidia-smi", State.NOTE, not script)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "opening", "states", "said"),
+    [
+        ("(13, 0, 0)", "pass", [State.OK, State.OK], ""),
+        ("(14, 0, 0)", "pass", [State.NOTE, State.OK], ""),
+        ("(13, 0, 0)", "raise Error('exclusive')", [State.OK, State.PROBLEM], "exclusive"),
+    ],
+)
+def test_pycuda_opens_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, opening: str, states: list[State], said: str
+) -> None:
+    package = tmp_path / "packages" / "pycuda"  # a probe's process does not look into the working folder
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "driver.py").write_text(PYCUDA.format(version=version, opening=opening))
+    monkeypatch.syspath_prepend(str(package.parent))
+    found = examination._examined("PyCUDA", QUESTION)
+    assert [one.state for one in found] == states
+    assert said in found[-1].text
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from tests.command import run
 from tests.databases import database_of
 from tests.fabricated import trial, tuning_run
-from tests.servers import TestServer, asked
+from tests.servers import TestServer, asked, running
 from tests.standing_in import Disk
 from tsm2_tune.tuner.compile import cache as binaries
 from tsm2_tune.tuner.doctor import examination, storage
@@ -179,6 +179,18 @@ def test_an_older_schema_needs_the_owner(address: str, of_other: str) -> None:
     assert "has schema 24, and only the owner of its tables can migrate it to " in found.found
     assert only(storage.database(Question("cpu", address))).state is State.OK
     assert asked(address, "SELECT schema_version FROM tsm2_tune") == [(24,)]
+
+
+@pytest.mark.slow
+def test_a_standby_is_a_problem(session_folder: Path) -> None:
+    with running(session_folder / "postgresql") as own:
+        address = own.new()
+        database_of(address, trial())
+        own.stop()
+        (own.folder / "data" / "standby.signal").touch()
+        own.start()
+        found = only(storage.database(Question("cpu", address)))
+        assert (found.state, found.found) == (State.PROBLEM, f"{address} is read-only, because it is a standby")
 
 
 @pytest.mark.parametrize(
