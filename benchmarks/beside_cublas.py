@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ VERSIONS: dict[str, tuple[str, object]] = {  # version -> the tunable and its va
 def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelConfig]:
     """Return the fastest configuration of each version whose results were correct."""
     # V0 reloads A for each column of C: the guideline on reuse would drop it.
-    space = search_space(problem, target.limits, guidelines=Guidelines(min_reuse=1))
+    space = search_space(problem, target.limits, guidelines={**asdict(Guidelines()), "min_reuse": 1})
     winners = {}
     with Tuner(target, Options(budget_seconds=seconds, cache=Cache.CLEAN)) as tuner:
         for version, (name, value) in VERSIONS.items():

@@ -18,9 +18,8 @@ from typing import Any
 from tsm2_tune.generator.config import ONE_EACH, KernelConfig, Launch
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import environment, render
+from tsm2_tune.generator.render import environment, render, with_headers
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.tuner.compile import elf_digest
 from tsm2_tune.tuner.export import export_text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import cycle, product
 from typing import Any
 
@@ -57,7 +57,7 @@ WINNERS = {
 
 def searched(dtype: str, guidelines: Guidelines | None, op: str = "nn", card: str = "s2050") -> SearchSpace:
     size = SHAPES[dtype]
-    asked = OWN if guidelines is None else guidelines
+    asked = OWN if guidelines is None else asdict(guidelines)
     return search_space(Problem(size, size, size, dtype, op), PROFILES[card], guidelines=asked, families=["gemm"])
 
 

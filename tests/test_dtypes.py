@@ -13,8 +13,8 @@ from tests.fabricated import handmade
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.roofline import gflops_by_dtype
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.headers import header
 from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.render import header
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator import run_on_host
 from tsm2_tune.tuner.results.trial import Outcome

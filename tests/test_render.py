@@ -21,9 +21,17 @@ from tsm2_tune.generator import render as rendering
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.headers import header, with_headers
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
-from tsm2_tune.generator.render import OF_KERNELS, OF_LITERALS, environment, filled, render, support_source
+from tsm2_tune.generator.render import (
+    OF_KERNELS,
+    OF_LITERALS,
+    environment,
+    filled,
+    header,
+    render,
+    support_source,
+    with_headers,
+)
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile import compiler
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text

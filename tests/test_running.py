@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,32 +65,21 @@ def awaited(file: Path, text: str) -> None:
         time.sleep(0.02)
 
 
-def output_of(command: Sequence[str], **named: Any) -> str:
-    options: dict[str, Any] = {"check": True, "stdout": subprocess.PIPE, "text": True, "cwd": TESTS.parent} | named
-    return str(subprocess.run(command, **options).stdout)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_program_has_its_descriptors(command: Command, way: str) -> None:
-    reading, writing = os.pipe()
-    with open(reading) as read, open(writing) as written:
-        output_of([*command(way), "sh", "-c", f"echo said >/dev/fd/{writing}"], pass_fds=(writing,))
-        written.close()
-        assert read.read() == "said\n"
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("before", ["", "trap '' HUP INT QUIT; ", "trap '' USR1 WINCH CHLD; "])
-def test_a_program_has_its_signals(command: Command, way: str, before: str) -> None:
+def test_a_program_has_its_descriptors_and_signals(command: Command, way: str, before: str) -> None:
     """But for an ignored SIGCHLD, without which nobody learns a status, and two of the C library's (32, 33)."""
     own = 1 << signal.SIGCHLD - 1 | 3 << 31
-    script, told = f"{before}exec $0 $@", ["grep", "^Sig[BIC]", "/proc/self/status"]
-    alone, played = (
-        [int(line.split()[1], 16) | own for line in output_of(["sh", "-c", script, *of, *told]).splitlines()]
-        for of in (BY_ITSELF, command(way))
-    )
-    assert len(alone) == 3
-    assert played == alone
+    reading, writing = os.pipe()
+    told = ["sh", "-c", f"grep '^Sig[BIC]' /proc/self/status >/dev/fd/{writing}"]
+    with open(reading) as read, open(writing) as written:
+        for of in (BY_ITSELF, command(way)):
+            subprocess.run(
+                ["sh", "-c", f'{before}exec $0 "$@"', *of, *told], check=True, pass_fds=(writing,), cwd=TESTS.parent
+            )
+        written.close()
+        found = [int(line.split()[1], 16) | own for line in read.read().splitlines()]
+    assert (len(found), found[3:]) == (6, found[:3])
 
 
 @pytest.mark.parametrize("way", WAYS[1:])
@@ -151,13 +140,3 @@ def test_a_signal_that_comes_where_no_program_does_ends_the_command(
         ran(["true"], Standing(tmp_path / "none.so"), tmp_path)
     assert came == [signal.SIGTERM]
     signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_script_without_an_interpreter_is_the_shells(command: Command, tmp_path: Path, way: str) -> None:
-    (script := tmp_path / "a script").write_text('echo "$0 $2 $LD_PRELOAD"; exit 6\n')
-    script.chmod(0o755)
-    program = [*command(way), str(script), "-x", "two words"]
-    done = subprocess.run(program, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent)
-    assert done.returncode == 6
-    assert done.stdout.startswith(f"{script} two words /")

@@ -12,7 +12,6 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import OWN
-from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.search import spaces as planned
 from tsm2_tune.tuner.search.spaces import spaces
@@ -25,8 +24,8 @@ pytestmark = pytest.mark.slow
 )
 def test_the_transposed_product_is_in_the_same_memory(op: str, other: str) -> None:
     problem = Problem(3, 5, 7, "c64", op)
-    assert transposed(problem) == Problem(5, 3, 7, "c64", other)
-    assert transposed(transposed(problem)) == problem
+    assert problem.transposed == Problem(5, 3, 7, "c64", other)
+    assert problem.transposed.transposed == problem
 
 
 WIDE, SQUARE = Problem(10, 1000, 100, "f32", "ttt"), Problem(20480, 16, 20480, "f32")

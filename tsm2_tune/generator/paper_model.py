@@ -75,23 +75,16 @@ def registers_per_thread(dtype_name: str, *, t2: float, t3: float) -> float:
     return (3 * t2 + 2 * t3) * dtype_named(dtype_name).registers + OVERHEAD_REGISTERS
 
 
-def smem_bytes_per_thread(dtype_name: str, *, t2: float) -> float:
-    """Return the paper's S_thread, the bytes of shared memory per thread. Section 3.6.2.
-
-    S_thread = t2 x bytes per element: a block of t1 threads has a t1 x t2 tile of B in shared memory.
-    """
-    return t2 * dtype_named(dtype_name).element_bytes
-
-
 def max_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> float:
     """Return the paper's MaxOccup, the resident threads of a multiprocessor, not rounded. Section 3.6.2.
 
-    MaxOccup = min(HW_MAX, R_SM / R_thread, S_SM / S_thread)
+    MaxOccup = min(HW_MAX, R_SM / R_thread, S_SM / S_thread). S_thread = t2 x bytes per element: a block of t1 threads
+    has a t1 x t2 tile of B in shared memory.
     """
     return min(
         limits.threads_per_sm,
         limits.registers_per_sm / registers_per_thread(dtype_name, t2=t2, t3=t3),
-        limits.smem_bytes_per_sm / smem_bytes_per_thread(dtype_name, t2=t2),
+        limits.smem_bytes_per_sm / (t2 * dtype_named(dtype_name).element_bytes),
     )
 
 
@@ -284,13 +277,8 @@ def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
     threshold counts an FMA inconsistently. So for a compute-bound problem the memory branch wins if its Util_mem is
     above one half.
 
-    The paper states its own choices in sections 4.2 and 4.4, for m = k = 20480 in f64. They compare with the results
-    of this function as follows. On K40c the bound, t2 = n and t1 = 128 agree for n = 2, 4, 8 and 16. But this
-    function returns t3 = 3 for n = 16, and the paper has t3 = 4. With a memory latency of 410 to 520 clocks instead
-    of 331, the result would be 4. For n = 2, t3 = 4 needs a latency of 1550 to 1820 clocks, so no latency gives t3 =
-    4 for every n. On M40 the bound agrees, but this function returns t2 = 6, and the paper has t2 = 8. On P100 the
-    bound and t1 agree, but this function returns t2 = 16, and the paper has t2 = 4. Since 4 is not the largest t2 of
-    its range, the memory branch cannot end there.
+    The choices that the paper states in sections 4.2 and 4.4 differ from these: t3 = 4 for n = 16 on K40c; t2 = 8 on
+    M40, where the threshold gives 6; and t2 = 4 on P100, which is not the largest t2 of its range.
 
     Raise InputError for a problem that the model does not cover.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -392,6 +392,13 @@ class Problem:
     def least_bytes(self) -> int:
         """The least bytes moved if beta = 0: each of A, B and C once."""
         return self.read_bytes + self.written_bytes
+
+    @property
+    def transposed(self) -> Problem:
+        """The problem C^T = B^T A^T on the same matrices in memory. This problem must not be a Gram matrix."""
+        letters = {"n": "t", "t": "n", "j": "c", "c": "j"}  # conjugation is unchanged
+        a, b, c = (letters[letter] for letter in f"{self.op}n"[:3])
+        return replace(self, m=self.n, n=self.m, op=(b + a + c).removesuffix("n"))
 
     @property
     def index_bits(self) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache
+from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.source import (
     MOST_CACHED_TEXTS,
@@ -30,6 +30,10 @@ from tsm2_tune.generator.space.tunables import Constants
 # value ends no comment and no line. In other languages a value is one line of printable ASCII, as a literal is.
 OF_KERNELS = re.compile(r"[\w .,:;='()+*%-]*", re.ASCII)
 OF_LITERALS = re.compile(r"[ -~]*")
+HEADERS_OF_TYPES = ("complex.cuh", "bfloat16.cuh", "float16.cuh")  # inserted before constants of these types
+BEGIN, END = "\n// Shared device headers; this kernel is at the end.\n", "// This kernel.\n\n"
+_INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"\n', re.MULTILINE)
+_FOLDER = files("tsm2_tune") / "kernels"
 
 
 @cache
@@ -141,3 +145,49 @@ def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
             _refuse_others(one, allowed, template)
     elif not isinstance(value, int | float | None):
         raise TypeError(f"{template}: a template accepts no value of type {type(value).__name__}")
+
+
+# Headers: each `#include` is replaced, so that a kernel is a single CUDA text
+
+
+def with_headers(text: str) -> str:
+    """Return the CUDA text with each header that it includes, directly or indirectly, inserted once.
+
+    The header of the element type replaces the `#include` that names it. All other headers are inserted together, at
+    the first of the other `#include`s.
+    """
+    text = _INCLUDE.sub(lambda found: header(found[1]) if found[1] in HEADERS_OF_TYPES else found[0], text)
+    shared = "\n".join((BEGIN, *(f"// {name.rpartition('/')[2]}\n{header(name)}" for name in _needed(text)), END))
+    places = iter((shared,))
+    text = _INCLUDE.sub(lambda found: next(places, ""), text)
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    return text
+
+
+@cache
+def header(name: str) -> str:
+    """Return the text of a header without its `#include`s."""
+    return _INCLUDE.sub("", _read(name).removeprefix("#pragma once\n"))
+
+
+def _needed(text: str) -> dict[str, None]:
+    """Return the names of the headers that the text includes, directly or indirectly.
+
+    The headers that a header includes come before it.
+    """
+    known = dict[str, None]()
+    for name in _INCLUDE.findall(text):
+        known |= _needed_by(name)
+    return known
+
+
+@cache
+def _needed_by(name: str) -> dict[str, None]:
+    """Return the names of the headers that the header `name` includes, directly or indirectly, and then `name`."""
+    return _needed(_read(name)) | {name: None}
+
+
+@cache
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")

@@ -16,7 +16,6 @@ import numpy as np
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, Problem
-from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.interpose.preload import LOADED
 
 MAGIC = b"TSM2JRN1"
@@ -148,7 +147,7 @@ class Seen:
             plain = Problem(m, n, self.shape[2], self.dtype, ops[0] + "x" if is_gram else ops, batch)
         except InputError:  # an extent or a number of products beyond the limit
             return None
-        return transposed(plain) if m < n and not is_gram else plain
+        return plain.transposed if m < n and not is_gram else plain
 
     @property
     def shape_text(self) -> str:

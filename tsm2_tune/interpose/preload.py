@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -156,18 +155,10 @@ def _is_in_foreground() -> bool:
 
 
 def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -> T:
-    """Call `start` with the program's path and arguments, and return its result.
-
-    A script without a #! line is run with /bin/sh, as execvp does. Raise InputError if the program cannot be started.
-    """
+    """Return what `start` returns for the program's path and arguments. Raise InputError if that fails."""
     path = path_of_program(program[0])
     try:
-        try:
-            return start(path, program)
-        except OSError as error:
-            if error.errno != errno.ENOEXEC:
-                raise
-        return start(SHELL, [SHELL, path, *program[1:]])
+        return start(path, program)
     except OSError as error:
         raise InputError(f"cannot run {program[0]}: {error.strerror}") from None
 

@@ -21,7 +21,6 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, RuleKind
 from tsm2_tune.generator.tiling import VECTOR_BYTES, Tiling
 
@@ -116,7 +115,7 @@ class Family(ABC, Generic[C]):
     def launch(self, config: C, problem: Problem) -> Launch:
         """Return the kernel's launch. It is the same for every shape with this element type and layout."""
         tile, resources = self.periods(config, problem), self.resources(config, problem)
-        return launch_of(
+        return Launch(
             threads=resources.threads,
             rows_per_block=tile.m * self.row_tiles(config),
             smem_bytes=resources.smem_bytes - self.static_smem_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +18,7 @@ from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.columnar import Joined, Lazy
+from tsm2_tune.generator.space.columnar import Joined
 from tsm2_tune.generator.space.guidelines import Guidelines, Thresholds
 from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import declared
@@ -43,51 +43,6 @@ class SearchSpace:
         """The number of configurations before rules dropped any."""
         return len(self.kept) + sum(count for _, count in self.dropped)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        dropped = tuple((rule.name, count) for rule, count in self.dropped)
-        kept = Counted(self.problem, self.limits, self.families, self.guidelines, len(self.kept))
-        return made_again, (kept, dropped)
-
-
-@dataclass(frozen=True)
-class Counted(Lazy):
-    """The candidates of a search space that another process enumerated.
-
-    The length is known. This process enumerates the candidates only when one is accessed.
-    """
-
-    problem: Problem
-    limits: DeviceLimits
-    families: tuple[str, ...]
-    guidelines: tuple[Guidelines, ...]  # the thresholds in use, one for each family
-    number: int
-
-    def __len__(self) -> int:
-        return self.number
-
-    def at(self, place: int) -> Candidate:
-        return self._enumerated[place]
-
-    @cached_property
-    def _enumerated(self) -> Sequence[Candidate]:
-        families = (FAMILIES[name] for name in self.families)
-        return Joined(
-            [
-                pruned(family, self.problem, self.limits, wanted, rules_of(family))[0]
-                for family, wanted in zip(families, self.guidelines, strict=True)
-            ]
-        )
-
-
-def made_again(kept: Counted, dropped: tuple[tuple[str, int], ...]) -> SearchSpace:
-    """Recreate a pickled search space from its candidates and (rule name, dropped configurations) pairs.
-
-    Raise KeyError for an unknown family or rule.
-    """
-    rules = {rule.name: rule for name in kept.families for rule in rules_of(FAMILIES[name])}
-    by_rule = tuple((rules[name], count) for name, count in dropped)
-    return SearchSpace(kept.problem, kept.limits, kept.families, kept, by_rule, kept.guidelines)
-
 
 def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
     """Return the rules for configurations of this family, in the order of their application. Guidelines are last."""
@@ -101,21 +56,11 @@ def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | 
     return next((rule.because for rule in family.rules if rule.kind == "limit" and not rule.keeps(candidate)), None)
 
 
-def guidelines_in_force(
-    family: Family[Any], problem: Problem, limits: DeviceLimits, asked: Guidelines | Thresholds
-) -> Guidelines:
-    """Return the thresholds for a family.
-
-    `asked` is a `Guidelines`, which is returned as it is, or a mapping of thresholds that replace the family's own.
-    """
-    return asked if isinstance(asked, Guidelines) else family.guidelines(problem, limits).moved(asked)
-
-
 def search_space(
     problem: Problem,
     limits: DeviceLimits,
     *,
-    guidelines: Guidelines | Thresholds = OWN,
+    guidelines: Thresholds = OWN,
     families: Sequence[str] = (),
 ) -> SearchSpace:
     """Enumerate the configurations of the named families and drop those that break a rule.
@@ -127,7 +72,7 @@ def search_space(
     kept: list[Sequence[Candidate]] = []
     dropped: Counter[str] = Counter()
     rules: dict[str, Rule] = {}
-    in_force = tuple(guidelines_in_force(family, problem, limits, guidelines) for family in chosen)
+    in_force = tuple(family.guidelines(problem, limits).moved(guidelines) for family in chosen)
     for family, wanted in zip(chosen, in_force, strict=True):
         applicable = rules_of(family)
         rules |= {rule.name: rule for rule in applicable}
@@ -145,11 +90,11 @@ def search_space(
 
 
 def has_configurations(
-    problem: Problem, limits: DeviceLimits, *, guidelines: Guidelines | Thresholds = OWN, families: Sequence[str] = ()
+    problem: Problem, limits: DeviceLimits, *, guidelines: Thresholds = OWN, families: Sequence[str] = ()
 ) -> bool:
     """Return whether `search_space` would keep any configuration, without enumerating all of them."""
     for family in _families_for(problem, families):
-        wanted, rules = guidelines_in_force(family, problem, limits, guidelines), rules_of(family)
+        wanted, rules = family.guidelines(problem, limits).moved(guidelines), rules_of(family)
         in_tables = family.kept_in_tables(problem, limits, wanted, rules)
         if in_tables is None:
             found = next(_kept(family, problem, limits, wanted, rules, Counter()), None) is not None

@@ -73,7 +73,8 @@ class Launch:
 
     def tiles(self, m: int, n: int) -> int:
         """Return the number of tiles of an m x n matrix C."""
-        return -(-m // self.rows_per_block) * -(-n // (self.columns_per_block or n))
+        columns = self.columns_per_block  # in a table of a search space an array, which has no truth value
+        return -(-m // self.rows_per_block) * (1 if isinstance(columns, int) and not columns else -(-n // columns))
 
     def blocks(self, m: int, n: int) -> int:
         """Return the number of blocks of the grid for an m x n matrix C."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.runtime.elements import SAME
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
 from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_elsewhere
@@ -31,7 +30,7 @@ def exported_kernels(
     With `problems`, only winners with the element type and op of one of the problems or of its transpose are
     included. `tell` is called with a sentence about excluded winners. Raise InputError if there is no winner.
     """
-    transposes = [transposed(problem) for problem in problems if SAME not in problem.op]
+    transposes = [problem.transposed for problem in problems if SAME not in problem.op]
     kinds = {(problem.dtype_name, problem.op) for problem in (*problems, *transposes)}
     every = store.best(device=device)
     rows = [row for row in every if not kinds or (row.dtype, row.op) in kinds]

@@ -18,7 +18,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines, Thresholds
 from tsm2_tune.generator.space.rules import Rule
-from tsm2_tune.generator.space.space import guidelines_in_force, rules_of
+from tsm2_tune.generator.space.space import rules_of
 from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
@@ -131,7 +131,7 @@ def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Threshold
         family = family_named(trial.config.family)
         key = (family.name, trial.problem)
         if key not in in_force:
-            in_force[key] = guidelines_in_force(family, trial.problem, limits, asked)
+            in_force[key] = family.guidelines(trial.problem, limits).moved(asked)
         candidates[trial.id] = Candidate(family, trial.config, trial.problem, limits, in_force[key])
     measured = defaultdict(list)
     for trial in trials:

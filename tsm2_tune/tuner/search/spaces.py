@@ -11,7 +11,6 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Thresholds
 from tsm2_tune.generator.space.space import SearchSpace, has_configurations, search_space
-from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
@@ -87,7 +86,7 @@ def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, fam
     """
     if problem.is_gram:
         return []
-    other = transposed(problem)
+    other = problem.transposed
     if not has_configurations(other, limits, guidelines=guidelines, families=families):
         return []
     return [
