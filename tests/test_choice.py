@@ -70,9 +70,6 @@ def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:
         f" cuBLAS's gemm {near.vendor_us:.1f} us"
     )
     assert not near.is_vendor_chosen
-
-
-def test_where_the_vendor_is_expected_to_be_faster_the_choice_says_so(module: ModuleType) -> None:
     assert module.match(20480, 8, 700, "f32", GPU).is_vendor_chosen
 
 

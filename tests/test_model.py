@@ -17,7 +17,6 @@ from tsm2_tune.generator.paper_model import (
     memory_time_us,
     memory_utilisation,
     registers_per_thread,
-    smem_bytes_per_thread,
     t1_candidates,
     t2_threshold,
     t2_threshold_fma,
@@ -38,13 +37,8 @@ def test_thresholds_come_out(name: str, published: float, corrected: float) -> N
         assert t2_threshold_fma(profile_named("h200"), dtype) == pytest.approx(27.8, abs=0.1)
 
 
-def test_registers_and_shared_bytes_of_a_thread() -> None:
-    assert registers_per_thread("f32", t2=8, t3=4) == 3 * 8 + 2 * 4 + OVERHEAD_REGISTERS
-    assert registers_per_thread("f64", t2=8, t3=4) == 2 * (3 * 8 + 2 * 4) + OVERHEAD_REGISTERS
-    assert smem_bytes_per_thread("f64", t2=8) == 64
-
-
 def test_occupancy_is_bound_by_threads_registers_or_shared_memory() -> None:
+    assert registers_per_thread("f64", t2=8, t3=4) == 2 * (3 * 8 + 2 * 4) + OVERHEAD_REGISTERS
     assert max_threads_per_sm(K40C, "f32", t2=1, t3=1) == K40C.threads_per_sm
     assert max_threads_per_sm(K40C, "f64", t2=4, t3=4) == 65536 / (2 * 20 + OVERHEAD_REGISTERS)
     assert max_threads_per_sm(K40C, "f64", t2=16, t3=4) == 49152 / 128
@@ -64,33 +58,22 @@ def test_littles_law_counts_elements_and_fmas_in_flight() -> None:
     assert arithmetic_utilisation(tiny, "f64", t2=8, t3=2) == 1
 
 
-@pytest.mark.parametrize("n", [2, 4, 8, 16])
-def test_k40c_as_the_paper_chose(n: int) -> None:
-    """Section 4.2: memory-bound, t2 = n and t1 = 128. Its t3 = 4 takes a longer latency than the public 331."""
-    choice = choose(Problem(20480, n, 20480, "f64"), K40C)
-    assert (choice.bound, choice.t2, choice.t1) == ("memory", n, 128)
-    assert 1 <= choice.t3 <= 4
-
-
-def test_m40_and_p100_are_bound_as_the_paper_says() -> None:
-    """Section 4.4; t2 = 8 on M40 and t2 = 4 on P100 do not come out of its formulas."""
-    problem = Problem(20480, 16, 20480, "f64")
-    m40 = choose(problem, profile_named("m40"))
-    assert (m40.bound, m40.t2) == ("compute", 6)  # the threshold, 5.9, rounded
-    p100 = choose(problem, profile_named("p100"))
-    assert (p100.bound, p100.t2, p100.t1) == ("memory", 16, 128)
-
-
-@pytest.mark.parametrize("name", PROFILES)
-def test_the_memory_branch_never_loses_by_more_columns(name: str) -> None:
-    """So that its t2 is always the largest allowed: t2 x MaxOccup does not fall."""
-    for dtype_name, t3 in itertools.product(("f32", "f64"), (1, 4, 16)):
-        gains = [t2 * max_threads_per_sm(profile_named(name), dtype_name, t2=t2, t3=t3) for t2 in range(1, 78)]
-        assert all(later >= earlier * (1 - 1e-12) for earlier, later in itertools.pairwise(gains))
+@pytest.mark.parametrize(
+    ("card", "n", "bound", "t2", "t1"),
+    [
+        *(("k40c", n, "memory", n, 128) for n in (2, 4, 8, 16)),  # section 4.2
+        ("m40", 16, "compute", 6, None),  # section 4.4: the threshold, 5.9, rounded; the paper has t2 = 8
+        ("p100", 16, "memory", 16, 128),  # the paper has t2 = 4, which does not come out of its formulas
+    ],
+)
+def test_the_choice_is_the_papers(card: str, n: int, bound: str, t2: int, t1: int | None) -> None:
+    choice = choose(Problem(20480, n, 20480, "f64"), profile_named(card))
+    assert (choice.bound, choice.t2, choice.t1) == (bound, t2, t1 or choice.t1)
+    assert card != "k40c" or 1 <= choice.t3 <= 4  # 4 takes a longer latency than the public 331
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 31, 64, 100, 5000, 2**31 - 1])
+@pytest.mark.parametrize("n", [1, 3, 16, 100, 2**31 - 1])
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_choice_is_within_its_bounds(name: str, n: int) -> None:
     for dtype_name in ("f32", "f64"):
@@ -100,8 +83,8 @@ def test_every_choice_is_within_its_bounds(name: str, n: int) -> None:
         assert 1 <= choice.t3 <= 32
         assert registers_per_thread(dtype_name, t2=choice.t2, t3=choice.t3) <= (63 if name == "s2050" else 255)
         assert choice.t1 in t1_candidates(limits, choice.threads_per_sm)
-        assert 0 < choice.memory_utilisation <= 1
-        assert 0 < choice.arithmetic_utilisation <= 1
+        assert min(choice.memory_utilisation, choice.arithmetic_utilisation) > 0
+        assert max(choice.memory_utilisation, choice.arithmetic_utilisation) <= 1
         assert 0 < choice.time_us < math.inf
 
 
@@ -126,7 +109,6 @@ def test_the_descent_ends_where_nothing_slopes() -> None:
     region = Region.of(K40C, "f32", least_t2=1, most_t2=16)
     assert region is not None
     assert descended(lambda point: 1.0, region) == (1, 1)
-    assert Region.of(profile_named("s2050"), "f64", least_t2=20, most_t2=30) is None
 
 
 def test_t1_divides_the_occupancy() -> None:
