@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 MATMUL = "cublasLtMatmul"
@@ -36,14 +37,15 @@ def matmul(
     **changes: Any,
 ) -> list[Any]:  # fmt: skip
     """A call on dense matrices, in place, each of column or row order; `a`, `b`, `c` and `d` change a layout's
-    values, and `operation` has attributes."""
+    values and attributes, and `operation` has attributes."""
     extents = {"a": (m, k) if not transa else (k, m), "b": (k, n) if not transb else (n, k), "d": (m, n)}
     layouts = {
         name: layout(type_, *extent, order="cr".index(order))
         for (name, extent), order in zip(extents.items(), orders, strict=True)
     }
     for name in layouts:
-        layouts[name] |= changes.pop(name, {})
+        changed = changes.pop(name, {})
+        layouts[name] |= changed | {"more": layouts[name]["more"] | changed.get("more", {})}
     if "c" in changes:
         layouts["c"] = layouts["d"] | changes.pop("c")
     transposes = {number: value for number, value in ((TRANS_A, transa), (TRANS_B, transb)) if value}
@@ -59,14 +61,16 @@ def matmul(
 AS_LAYOUTS = {"N": ((0, "c"), (1, "r")), "T": ((1, "c"), (0, "r")), "C": ((2, "c"),), "J": ((2, "r"),)}
 
 
-def ways_to_ask(call: Any, type_: int, alpha: list[float], beta: list[float]) -> list[Any]:
-    """Return calls of cublasLtMatmul for a tests.calls.Call."""
-    named = {"alpha": alpha, "beta": beta, "stream": call.stream or 0}
-    named |= {"A": call.a, "B": call.b, "C": call.c, "D": call.c}
-    leading = {name: {"ld": ld} for name, ld in zip("abd", call.leading, strict=True)}
+def ways_to_ask(call: Any, type_: int, factors: dict[str, Any], count: int, strides: Sequence[int]) -> list[Any]:
+    """Return calls of cublasLtMatmul for a tests.calls.Call, or for a batch of so many."""
+    named = {"A": call.a, "B": call.b, "C": call.c, "D": call.c, "stream": call.stream or 0} | factors
+    matrices: dict[str, Any] = {
+        name: {"ld": ld, "more": {BATCHES: count, STRIDE: stride} if count > 1 else {}}
+        for name, ld, stride in zip("abd", call.leading, strides, strict=True)
+    }
     return [
         matmul(call.m, call.n, call.k, type_, transa, transb, order_a + order_b + "cr"[call.order == "C"],
-               **leading, **named)
+               **matrices, **named)
         for transa, order_a in AS_LAYOUTS[call.ops[0]] for transb, order_b in AS_LAYOUTS[call.ops[1]]
     ]  # fmt: skip
 

@@ -106,34 +106,42 @@ def gemm(routine: str = "cublasSgemm_v2", m: int = 6, n: int = 2, k: int = 3, **
 CUDA_TYPES = {"f32": 0, "f64": 1, "c64": 4, "c128": 5, "f16": 2, "bf16": 14}  # cudaDataType_t
 
 
-def ways_to_ask(call: Call) -> list[tuple[list[Any], Call]]:
-    """Return steps that ask for the call, each with the call as it asks the library for it."""
+def ways_to_ask(call: Call, count: int = 1, strides: Sequence[int] = (0, 0, 0)) -> list[tuple[list[Any], Call]]:
+    """Return steps that ask for the call, or for a batch of so many, each with the call as it asks the library."""
     of_columns = call.in_columns()
     (lda, ldb, ldc), type_ = of_columns.leading, CUDA_TYPES[call.dtype]
-    alpha, beta = ([complex(factor).real, complex(factor).imag] for factor in call.factors)
+    factors = {
+        name: [complex(one).real, complex(one).imag]
+        for name, one in zip(("alpha", "beta"), call.factors, strict=True)
+    }
     transa, transb = map("NTC".index, of_columns.ops)
-    at: dict[str, Any] = {"A": of_columns.a, "B": of_columns.b, "C": of_columns.c, "alpha": alpha, "beta": beta}
+    at: dict[str, Any] = {"A": of_columns.a, "B": of_columns.b, "C": of_columns.c} | factors
     m, n, k = of_columns.m, of_columns.n, of_columns.k
     of_gemm = at | {"m": m, "n": n, "k": k, "transa": transa, "transb": transb, "lda": lda, "ldb": ldb, "ldc": ldc}
+    if count > 1:
+        of_gemm |= {"count": count, "stride_a": strides[0], "stride_b": strides[1], "stride_c": strides[2]}
     types = dict.fromkeys(("type_a", "type_b", "type_c"), type_) | {
         "compute": lt_calls.COMPUTE_OF[type_] if type_ != 1 else 70
     }
-    found = [(gemm(f"cublas{name}{wide}", **of_gemm, **types), of_columns)
-             for name in ("GemmEx", "GemmStridedBatchedEx") for wide in ("", WIDE)]  # fmt: skip
-    if n % 2 == 0 and of_columns.ops[1] == "N":  # two products with one A, whose other columns follow each other
+    names = ["GemmStridedBatchedEx", *(["GemmEx"] if count == 1 else [])]
+    found = [(gemm(f"cublas{name}{wide}", **of_gemm, **types), of_columns) for name in names for wide in ("", WIDE)]
+    if n % 2 == 0 and of_columns.ops[1] == "N" and count == 1:  # two products with one A, B and C side by side
         half = {"n": n // 2, "count": 2, "stride_a": 0, "stride_b": ldb * n // 2, "stride_c": ldc * n // 2}
         found.append((gemm("cublasGemmStridedBatchedEx", **of_gemm | types | half), of_columns))
     if type_ < 2 or type_ in (4, 5):
         letter = LETTERS[(0, 1, 4, 5).index(type_)]
-        names = (f"{letter}gemm_v2", f"{letter}gemmStridedBatched")
+        names = [f"{letter}gemmStridedBatched", *([f"{letter}gemm_v2"] if count == 1 else [])]
         found += [(gemm(f"cublas{name}{wide}", **of_gemm), of_columns) for name in names for wide in ("", WIDE)]
         step = 1 if of_columns.ops[1] == "N" else ldb
-        if n == 1 and of_columns.ops[1] != "C" and (step > 1) == (of_columns.ops[1] == "T"):
+        if (n, count) == (1, 1) and of_columns.ops[1] != "C" and (step > 1) == (of_columns.ops[1] == "T"):
             rows, columns = (m, k) if transa == 0 else (k, m)
             named = at | {"trans": transa, "lda": lda, "incx": step, "x": of_columns.b, "y": of_columns.c}
             own = replace(of_columns, ldb=step if step > 1 else 0, ldc=0)
             found += [(gemm(f"cublas{letter}gemv_v2{wide}", rows, columns, **named), own) for wide in ("", WIDE)]
-    return found + [(matmul, of_columns) for matmul in lt_calls.ways_to_ask(call, type_, alpha, beta)]
+    of_lt = lt_calls.ways_to_ask(call, type_, factors, count, strides)
+    if count > 1:  # in rows too
+        of_lt += lt_calls.ways_to_ask(call.transposed(), type_, factors, count, (strides[1], strides[0], strides[2]))
+    return found + [(matmul, of_columns) for matmul in of_lt]
 
 
 def random_calls(count: int, seed: int) -> list[Any]:
@@ -179,10 +187,9 @@ def without_copies(lines: list[str]) -> list[str]:
     return [line for line in lines if line.split()[0][7:] not in ("trttp", "tpttr")]
 
 
-def run_with_standin(program: list[str], folders: list[Path], pack: Path | None, preloaded: str = "") -> list[str]:
+def run_with_standin(program: list[str], folders: list[Path], pack: Path | None) -> list[str]:
     """Run the program with the stand-in, and return the lines that it prints."""
     told = Standing(standin_path(), pack).environment(None) | {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
-    told["LD_PRELOAD"] += preloaded
     done = subprocess.run(program, env=told, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

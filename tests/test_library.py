@@ -15,8 +15,13 @@ from tests.calls import FACTORS, OPS, A, C, Call, few, is_launch_of, sequences
 from tests.fabricated import GPU
 from tests.library_calls import INVALID_VALUE, NOT_SUPPORTED, PRODUCT, SPLIT, SUCCESS, InProcess, play, tried
 from tests.on_host import IN_C
+from tests.packs_of_everything import everything, kernels_of_everything, pack_of_everything
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
+from tsm2_tune.runtime.choice.choose import core_record
+from tsm2_tune.runtime.choice.core import NO_KERNEL
+from tsm2_tune.tuner.packs.core_pack import core_of
+from tsm2_tune.tuner.packs.left_out import with_gain_errors
 
 pytestmark = IN_C
 SPLIT_PRODUCT = Call("f32", "TN", 70, 9, 3)  # 3 x 3 tiles
@@ -121,31 +126,28 @@ def test_the_workspace_grows_and_goes_with_the_stream(there: InProcess, plain: s
     ]
 
 
+def needed_bytes(there: InProcess, path: str, call: Call) -> int:
+    size: int = there(play, path, [("workspace_size", call)]).values["workspace_size"]
+    return size
+
+
 def test_a_workspace_of_the_callers(there: InProcess, plain: str) -> None:
-    at = 0x7000000
-    needed, none = (
-        there(play, plain, [("workspace_size", of)]).values["workspace_size"] for of in (SPLIT_PRODUCT, PRODUCT)
-    )
+    at, needed = 0x7000000, needed_bytes(there, plain, SPLIT_PRODUCT)
     assert SPLIT_BYTES + 36 < needed < SPLIT_BYTES * 1.1 + 512
-    assert none == 0
-    for size, status in ((needed, SUCCESS), (needed + 12345, SUCCESS), (SPLIT_BYTES, lib.WORKSPACE_TOO_SMALL)):
+    assert needed_bytes(there, plain, PRODUCT) == 0
+    for size in (needed, needed + 12345):
         record = there(play, plain, [("set_workspace", at, size), SPLIT_PRODUCT, PRODUCT])
-        assert record.statuses == [SUCCESS, status, SUCCESS]
+        assert record.statuses == [SUCCESS] * 3
         assert not any(line.startswith("allocate") for line in record.log)
-        if status == SUCCESS:
-            partials, counters = record.launches[0].values(32, "f4")[11:]
-            zeroed = next(line for line in record.log if line.startswith("zero"))
-            words = int(zeroed.split()[2])
-            assert (partials, zeroed) == (at, f"zero {counters:x} {words} words on 0")
-            assert at + SPLIT_BYTES <= counters <= at + size - words * 4 <= at + size - 9 * 4
-        else:
-            assert record.errors[1] == f"this product needs a workspace of {needed} bytes"
+        partials, counters = record.launches[0].values(32, "f4")[11:]
+        zeroed = next(line for line in record.log if line.startswith("zero"))
+        words = int(zeroed.split()[2])
+        assert (partials, zeroed) == (at, f"zero {counters:x} {words} words on 0")
+        assert at + SPLIT_BYTES <= counters <= at + size - words * 4 <= at + size - 9 * 4
     own_again = there(play, plain, [("set_workspace", at, needed), ("set_workspace", None, 0), SPLIT_PRODUCT])
     assert f"allocate {SPLIT_BYTES}" in own_again.log
-    for address, size, error in ((at + 8, needed, "argument 2, workspace: its"), (at, 255, "argument 3, bytes: exp")):
-        refused = there(play, plain, [("set_workspace", address, size)])
-        assert refused.statuses == [INVALID_VALUE]
-        assert refused.errors[0].startswith(error)
+    too_small = there(play, plain, [("set_workspace", at, SPLIT_BYTES), SPLIT_PRODUCT])
+    assert too_small.errors[1] == f"this product needs a workspace of {needed} bytes"
 
 
 SMALL_TILES = Launch(threads=64, rows_per_block=1, smem_bytes=0, columns_per_block=1, splits=2)
@@ -158,60 +160,41 @@ def test_counters_have_room_of_their_own(there: InProcess, tmp_path: Path) -> No
     few, many = Call("f32", "TN", 32, 4, 3), Call("f64", "TN", 40, 1, 3)
     record = there(play, path, [few, many])
     assert [line for line in record.log if line.startswith("allocate")][1::2] == ["allocate 4", "allocate 160"]
-    needed = there(play, path, [("workspace_size", many)]).values["workspace_size"]
+    needed = needed_bytes(there, path, many)
     for size, status in ((needed, SUCCESS), (needed - 256, lib.WORKSPACE_TOO_SMALL)):
         record = there(play, path, [("set_workspace", 0x7000000, size), many])
         assert record.statuses == [SUCCESS, status]
-        for launched in record.launches:
-            counters = launched.values(32, "f8")[12]
-            assert counters + 160 <= 0x7000000 + size
+        assert all(one.values(32, "f8")[12] + 160 <= 0x7000000 + size for one in record.launches)
 
 
-def test_a_captured_product_has_the_callers_workspace(there: InProcess, plain: str) -> None:
-    captured = [("load",), ("set_stream", 7), ("fake_capture", 7)]
-    record = there(play, plain, [*captured[1:], PRODUCT, ("fake_capture", 0), PRODUCT, ("fake_capture", 7), PRODUCT])
-    assert record.statuses == [NOT_SUPPORTED, SUCCESS, SUCCESS]
-    assert "kernel is not loaded, which a CUDA graph needs: tsm2_load before it" in record.errors[0]
-    record = there(play, plain, [*captured, SPLIT_PRODUCT, PRODUCT])
-    del record.statuses[0], record.errors[0]  # the load's
-    assert record.statuses == [NOT_SUPPORTED, SUCCESS]
-    assert "a CUDA graph has from the caller: tsm2_set_workspace" in record.errors[0]
-    record = there(play, plain, [("set_workspace", 0x7000000, 1 << 20), *captured, SPLIT_PRODUCT])
-    assert record.statuses == [SUCCESS] * 3
+# What is refused
 
-
-@pytest.mark.parametrize("free_bytes", [0, SPLIT_BYTES])
-def test_without_memory_it_says_so_and_goes_on(there: InProcess, plain: str, free_bytes: int) -> None:
-    record = there(play, plain, [("fake_memory", free_bytes), SPLIT_PRODUCT, ("fake_memory", 1 << 20), SPLIT_PRODUCT])
-    assert record.statuses == [lib.OUT_OF_MEMORY, SUCCESS]
-    assert record.errors[0] == f"the GPU has no room for the {SPLIT_BYTES + 36} bytes in which a kernel splits k"
-
-
-# Products without a kernel
-
-
-def test_a_text_that_is_too_long_is_cut_and_a_stream_is_told(there: InProcess, plain: str) -> None:
-    values = there(play, plain, [("choice", PRODUCT, 10), ("set_stream", 77), ("stream",)]).values
-    assert (values["choice"], values["stream"]) == ((SUCCESS, "tsm2:vers"), 77)
-
-
-def test_a_product_without_a_kernel_or_a_binary(there: InProcess, plain: str) -> None:
-    record = there(play, plain, [replace(PRODUCT, ops="NT", dtype="f64"), replace(PRODUCT, ops="TT")])
-    assert record.statuses == [NOT_SUPPORTED, NOT_SUPPORTED]
-    assert record.errors == [
-        "no f64 kernel for op nt is in this library, only for nn: tune with --dtype f64 --op nt and export again",
-        "no f32 kernel for op tt is in this library, only for nn, tn: tune with --dtype f32 --op tt and export again",
-    ]
-    record = there(play, plain, [PRODUCT], lib.OTHERS)
-    assert record.statuses == [NOT_SUPPORTED]
-    assert "of NVIDIA H200: no binary of it for sm_80 is in this library" in record.errors[0]
-
-
-# Statuses
-
-
-def test_arguments_are_checked_as_in_blas(there: InProcess, plain: str) -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
+CAPTURED: list[Any] = [("set_stream", 7), ("fake_capture", 7)]
+WORKSPACE = ("set_workspace", 0x7000000, 1 << 20)
+NO_ROOM = f"the GPU has no room for the {SPLIT_BYTES + 36} bytes in which a kernel splits k"
+SCALES = "no kernel scales C: with k = 0 or alpha = 0 beta must be 0 or 1"
+NO_F64 = "no f64 kernel for op nt is in this library, only for nn: tune with --dtype f64 --op nt and export again"
+NO_TT = "no f32 kernel for op tt is in this library, only for nn, tn: tune with --dtype f32 --op tt and export again"
+NO_MEMORY = "argument 11, ldb: 1152921504606846976 times 2 columns is more than any memory"
+# Steps, and for each call, load and workspace the status and the beginning of its error
+REFUSED: dict[str, tuple[list[Any], list[tuple[int, str]]]] = {
+    "a kernel that is not loaded in a graph": (
+        [*CAPTURED, PRODUCT, ("fake_capture", 0), PRODUCT, ("fake_capture", 7), PRODUCT],
+        [(NOT_SUPPORTED, "this product's kernel is not loaded, which"), (SUCCESS, ""), (SUCCESS, "")]),
+    "a graph has no workspace": (
+        [("load",), *CAPTURED, SPLIT_PRODUCT, PRODUCT],
+        [(SUCCESS, ""), (NOT_SUPPORTED, "this product needs a workspace, which a CUDA graph"), (SUCCESS, "")]),
+    "a graph has the caller's workspace": ([WORKSPACE, ("load",), *CAPTURED, SPLIT_PRODUCT], [(SUCCESS, "")] * 3),
+    **{f"{free} bytes of memory": (
+        [("fake_memory", free), SPLIT_PRODUCT, ("fake_memory", 1 << 20), SPLIT_PRODUCT],
+        [(lib.OUT_OF_MEMORY, NO_ROOM), (SUCCESS, "")]) for free in (0, SPLIT_BYTES)},
+    "an unfit workspace": (
+        [("set_workspace", 0x7000008, 1 << 20), ("set_workspace", 0x7000000, 255)],
+        [(INVALID_VALUE, "argument 2, workspace: its"), (INVALID_VALUE, "argument 3, bytes: exp")]),
+    "no kernel": (
+        [replace(PRODUCT, ops="NT", dtype="f64"), replace(PRODUCT, ops="TT")],
+        [(NOT_SUPPORTED, NO_F64), (NOT_SUPPORTED, NO_TT)]),
+    **{error: ([replace(PRODUCT, **change), PRODUCT], [(INVALID_VALUE, error), (SUCCESS, "")]) for change, error in (
         ({"m": -1}, "argument 4, m: -1, expected at least 0"), ({"n": -2}, "argument 5, n: -2, expected at least 0"),
         ({"k": -3}, "argument 6, k: -3, expected at least 0"),
         ({"lda": 5}, "argument 9, lda: 5, expected at least 6"),
@@ -222,14 +205,38 @@ def test_arguments_are_checked_as_in_blas(there: InProcess, plain: str) -> None:
         ({"m": 0, "lda": -1}, "argument 9, lda: -1, expected at least 1"),
         ({"a": 0}, "argument 8, A: it is NULL"), ({"b": 0}, "argument 10, B: it is NULL"),
         ({"c": 0}, "argument 13, C: it is NULL"),
-        ({"a": 0x1002}, "argument 8, A: its address is not a multiple of 4 bytes"),
-        ({"ldb": 1 << 60}, "argument 11, ldb: 1152921504606846976 times 2 columns is more than any memory"),
-    ]  # fmt: skip
-    steps = [one for change, _ in wrong for one in (replace(PRODUCT, **change), PRODUCT)]
+        ({"a": 0x1002}, "argument 8, A: its address is not a multiple of 4 bytes"), ({"ldb": 1 << 60}, NO_MEMORY))},
+    "a beta of neither 0 nor 1": (
+        [scaled for one in (replace(PRODUCT, beta=2), Call("c64", "NN", 6, 2, 3, beta=1j))
+         for scaled in (replace(one, k=0, a=0, b=0), replace(one, alpha=0))], [(NOT_SUPPORTED, SCALES)] * 4),
+    **{function: (
+        [("fake_context", 0xC1), ("fake_fail", function.encode(), 1), PRODUCT, ("fake_fail", b"", 0), PRODUCT],
+        [(lib.DRIVER_ERROR, f"{function} failed: CUDA_ERROR_INVALID_VALUE"), (SUCCESS, "")])
+       for function in ("cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuCtxPushCurrent")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_told_and_the_next_call_goes_on(there: InProcess, plain: str, name: str) -> None:
+    steps, answers = REFUSED[name]
     record = there(play, plain, steps)
-    assert record.errors == [one for _, error in wrong for one in (error, "")]
-    assert record.statuses == [INVALID_VALUE, SUCCESS] * len(wrong)
-    assert len(record.launches) == len(wrong)
+    assert record.statuses == [status for status, _ in answers]
+    for error, (_, expected) in zip(record.errors, answers, strict=True):
+        assert error.startswith(expected) if expected else error == ""
+    computed = sum(isinstance(step, Call) for step in steps) - sum(status != SUCCESS for status in record.statuses)
+    assert len(record.launches) >= computed
+    assert record.brief.count("pop") == record.brief.count("push c0")
+
+
+def test_a_text_that_is_too_long_is_cut_and_a_stream_is_told(there: InProcess, plain: str) -> None:
+    values = there(play, plain, [("choice", PRODUCT, 10), ("set_stream", 77), ("stream",)]).values
+    assert (values["choice"], values["stream"]) == ((SUCCESS, "tsm2:vers"), 77)
+
+
+def test_a_library_for_another_gpu_says_so(there: InProcess, plain: str) -> None:
+    record = there(play, plain, [PRODUCT], lib.OTHERS)
+    assert record.statuses == [NOT_SUPPORTED]
+    assert "of NVIDIA H200: no binary of it for sm_80 is in this library" in record.errors[0]
 
 
 @pytest.mark.parametrize("change", [{"k": 0, "a": 0, "b": 0}, {"alpha": 0}])
@@ -241,27 +248,9 @@ def test_extents_of_0_are_as_in_blas_and_an_alpha_of_0_too(
     assert (record.statuses, record.log) == ([SUCCESS] * 3, [])
     for dtype, size in (("f32", 4), ("c128", 16), ("bf16", 2)):
         record = there(play, plain, [replace(Call(dtype, "NN", 6, 2, 3, ldc=9), **change)])
-        assert record.statuses == [SUCCESS]
         assert record.log == [f"zero {C:x} pitch {9 * size} width {6 * size} height 2 on 0"]
-    scaled = replace(PRODUCT, beta=2), Call("c64", "NN", 6, 2, 3, beta=1j)
-    record = there(play, plain, [replace(one, **change) for one in scaled])
-    assert record.statuses == [NOT_SUPPORTED] * 2
-    assert record.errors[0] == "no kernel scales C: with k = 0 or alpha = 0 beta must be 0 or 1"
     ((status, _, error),) = there(lib.choices, plain, [replace(PRODUCT, k=0)], (GPU, 9, 0))
     assert (status, error) == (NOT_SUPPORTED, "an extent is 0: no kernel computes that")
-
-
-@pytest.mark.parametrize(
-    "function", ["cuModuleLoadData", "cuModuleGetFunction", "cuLaunchKernel", "cuCtxPushCurrent"]
-)
-def test_the_drivers_errors_have_their_names(there: InProcess, plain: str, function: str) -> None:
-    steps = [("fake_context", 0xC1), ("fake_fail", function.encode(), 1), PRODUCT, ("fake_fail", b"", 0), PRODUCT]
-    record = there(play, plain, steps)
-    assert record.statuses == [lib.DRIVER_ERROR, SUCCESS]
-    assert record.errors == [f"{function} failed: CUDA_ERROR_INVALID_VALUE", ""]
-    assert record.brief.count("pop") == record.brief.count("push c0")
-    loaded, unloaded = (sum(line.startswith(word) for line in record.log) for word in ("load ", "unload "))
-    assert loaded - unloaded == 1
 
 
 def test_a_handle_needs_a_driver_and_a_context(there: InProcess, plain: str) -> None:
@@ -287,3 +276,46 @@ def test_a_changed_binary_is_refused(there: InProcess, plain: str, tmp_path: Pat
     assert "does not match its digest" in record.errors[0]
     assert record.brief[-1] == "launch"
     assert sum(line.startswith("load ") for line in record.log) == 1
+
+
+# The choice
+
+
+def core_product(call: Call) -> bytes:
+    """The product that the core reads. A vector is column-major and row-major if its elements are adjacent."""
+    lds = []
+    shapes = (call.m, call.k), (call.k, call.n), (call.m, call.n)
+    for (rows, columns), operation, ld in zip(shapes, (*call.ops, "N"), call.leading, strict=True):
+        stored = (rows, columns) if operation == "N" else (columns, rows)
+        own = stored[0] if stored[1] == 1 else ld
+        other = 1 if stored[1] == 1 else stored[1] if stored[0] == 1 and ld == 1 else 0
+        lds.append((own, other) if operation == "N" else (other, own))
+    conj_a, conj_b = (operation == "C" and call.dtype.startswith("c") for operation in call.ops)
+    is_gram = call.a == call.b and call.m == call.n and lds[0] == lds[1][::-1]
+    return core_record(call.dtype, (call.m, call.n, call.k), lds, (conj_a, conj_b), is_gram)
+
+
+@pytest.mark.parametrize(
+    ("seed", "device"), [(0, (GPU, 9, 0)), (2, (GPU, 9, 0)), (3, lib.OTHERS), (1, ("NVIDIA H100", 9, 0))]
+)
+def test_a_library_tells_the_cores_choice(
+    there: InProcess, tmp_path: Path, seed: int, device: tuple[str, int, int]
+) -> None:
+    found, known = everything(seed)
+    kernels, calls = kernels_of_everything(seed), lib.random_calls(600, seed)
+    core = core_of(with_gain_errors(kernels, known.rates), known.rates)
+    library = str(lib.fabricated_library(tmp_path, *pack_of_everything(seed), known=known, found=found))
+    told, times, chosen = there(lib.choices, library, calls, device), there(lib.compared, library, calls, device), 0
+    for call, (status, text, error), compared_times in zip(calls, told, times, strict=True):
+        choice = core.choose(core_product(call), device[0])
+        if choice.reason == NO_KERNEL:
+            assert (status, text) == (NOT_SUPPORTED, ""), call
+            assert error.startswith(f"no {call.dtype} kernel for op "), call
+            continue
+        assert (status, text) == (SUCCESS, core.explanation(choice, device[0])), call
+        has_cubin = kernels[choice.kernel].winner.compute_capability == f"{device[1]}.{device[2]}"
+        runs = has_cubin and not choice.is_too_large
+        expected = (SUCCESS, choice.us, choice.vendor_us, choice.is_vendors) if runs else (NOT_SUPPORTED, 0, 0, True)
+        assert compared_times == expected, call
+        chosen += 1
+    assert chosen > 100

@@ -157,17 +157,15 @@ def test_a_batch_is_of_gram_matrices_by_its_strides_too(there: InProcess, tmp_pa
 def test_choices_are_kept_apart(there: InProcess, path: str) -> None:
     """Each differs in one respect from a batch that was chosen before: all launch as they do alone."""
     call = Call("f32", "NN", 4, 2, 3, lda=22, ldb=3, ldc=21)
-    strides, other_call = (4, 0, 4), replace(call, ldc=22)
     others = [
-        *(Batch(call, count, strides) for count in (5, 4, 1)),
+        *(Batch(call, count, (4, 0, 4)) for count in (5, 4, 1)),
         *(Batch(call, 5, other) for other in ((5, 0, 4), (4, 6, 4), (4, 0, 42), (0, 6, 42))),
-        *(Batch(other, 5, strides) for other in (other_call, replace(call, lda=24), replace(call, m=3))),
+        *(Batch(one, 5, (4, 0, 4)) for one in (replace(call, ldc=22), replace(call, lda=24), replace(call, m=3))),
     ]
     together = there(play_batches, path, others * 2)
-    alone = [there(play_batches, path, [one]) for one in others]
-    assert together.statuses == [SUCCESS] * 2 * len(others)
-    assert together.launches == 2 * [launch for one in alone for launch in one.launches]
-    assert len({str(launch) for launch in together.launches}) == len(others)
+    alone = [launch for one in others for launch in there(play_batches, path, [one]).launches]
+    assert together.launches == 2 * alone
+    assert len(set(map(str, alone))) == len(others)
 
 
 @pytest.mark.parametrize("arrays", [(), ASCENDING])
@@ -179,85 +177,72 @@ def test_without_products_or_elements_nothing_is_done(there: InProcess, path: st
 
 
 def test_an_alpha_of_0_clears_each_c(there: InProcess, path: str) -> None:
-    def cleared(batch: Batch) -> list[str]:
-        record = there(play_batches, path, [replace(batch, call=replace(batch.call, alpha=0))])
-        assert record.statuses == [SUCCESS]
-        return list(record.log)
-
-    few_products = of_shape("f32", "NN", 2, 6, 3, 3, gap=5, pad=1)
-    assert cleared(few_products) == [
-        f"zero {C + at:x} pitch 28 width 24 height 3 on 0" for at in (0, 4 * (7 * 3 + 5))
-    ]
-    many_products = replace(few_products, count=1000)
-    assert cleared(many_products) == [
-        f"zero {C + 28 * column:x} pitch {4 * 26} width 24 height 1000 on 0" for column in range(3)
-    ]
+    """A few products one by one, many of them column by column."""
+    by_product = [f"zero {C + at:x} pitch 28 width 24 height 3 on 0" for at in (0, 4 * (7 * 3 + 5))]
+    by_column = [f"zero {C + 28 * column:x} pitch {4 * 26} width 24 height 1000 on 0" for column in range(3)]
+    for count, log in ((2, by_product), (1000, by_column)):
+        record = there(play_batches, path, [of_shape("f32", "NN", count, 6, 3, 3, gap=5, pad=1, alpha=0)])
+        assert (record.statuses, record.log) == ([SUCCESS], log)
 
 
-def test_what_is_for_cublas(there: InProcess, path: str) -> None:
-    def by(*arrays: str) -> Batch:
-        return replace(STRIDED, arrays=arrays)
+def by(*arrays: str) -> Batch:
+    return replace(STRIDED, arrays=arrays)
 
-    for_cublas = [
-        (of_shape("f32", "TT", 1, 6, 2, 3), "no f32 kernel for op tt is in this library, only for nn"),
-        (of_shape("f32", "NT", 3, 6, 2, 3), "no f32 kernel for op nt in this library computes 3*6x2x3: "),
-        (of_shape("f32", "TN", 65_536, 6, 2, 3), "no f32 kernel for op tn in this library computes 65536*6x2x3"),
-        (of_shape("f32", "NN", 2**31, 6, 2, 3), "no f32 kernel for op nn in this library computes 2147483648*"),
-        (of_shape("f64", "NN", 3, 6, 2, 3), "no f64 kernel for op nn in this library computes 3*6x2x3"),
-        (by("on device", "", ""), "argument 8, A: its pointers are in device memory"),
-        (by("", "on device", ""), "argument 10, B: its pointers are in device memory"),
-        (by("", "", "on device"), "argument 13, C: its pointers are in device memory"),
-        (by("unequal", "", ""), "argument 8, A: its matrices are not equally far"),
-        (by("", "unequal", ""), "argument 10, B: its matrices are not equally far"),
-        (by("", "", "unequal"), "argument 13, C: its matrices are not equally far"),
-        (by("", "descending", ""), "argument 10, B: each matrix lies before the last"),
-    ]
-    for batch, error in for_cublas:
-        record = there(play_batches, path, [batch, STRIDED, by("", "pinned", "")])
-        assert record.statuses == [NOT_SUPPORTED, SUCCESS, SUCCESS]
+
+def changed(**changes: Any) -> Batch:
+    of_batch: dict[str, Any] = {name: changes.pop(name) for name in ("count", "strides", "arrays") if name in changes}
+    return replace(STRIDED, call=replace(STRIDED.call, **changes), **of_batch)
+
+
+FOR_CUBLAS = [
+    (of_shape("f32", "TT", 1, 6, 2, 3), "no f32 kernel for op tt is in this library, only for nn"),
+    (of_shape("f32", "NT", 3, 6, 2, 3), "no f32 kernel for op nt in this library computes 3*6x2x3: "),
+    (of_shape("f32", "TN", 65_536, 6, 2, 3), "no f32 kernel for op tn in this library computes 65536*6x2x3"),
+    (of_shape("f32", "NN", 2**31, 6, 2, 3), "no f32 kernel for op nn in this library computes 2147483648*"),
+    (of_shape("f64", "NN", 3, 6, 2, 3), "no f64 kernel for op nn in this library computes 3*6x2x3"),
+    (by("on device", "", ""), "argument 8, A: its pointers are in device memory"),
+    (by("", "on device", ""), "argument 10, B: its pointers are in device memory"),
+    (by("", "", "on device"), "argument 13, C: its pointers are in device memory"),
+    (by("unequal", "", ""), "argument 8, A: its matrices are not equally far"),
+    (by("", "unequal", ""), "argument 10, B: its matrices are not equally far"),
+    (by("", "", "unequal"), "argument 13, C: its matrices are not equally far"),
+    (by("", "descending", ""), "argument 10, B: each matrix lies before the last"),
+]
+WRONG = [
+    (changed(count=-1), "argument 18, batch_count: -1, expected at least 0"),
+    (changed(strides=(-1, 6, 12)), "argument 10, stride_a: -1, expected at least 0"),
+    (changed(strides=(18, -6, 12)), "argument 13, stride_b: -6, expected at least 0"),
+    (changed(strides=(18, 6, -12)), "argument 17, stride_c: -12, expected at least 0"),
+    (changed(strides=(18, 6, 0)), "argument 17, stride_c: 0 elements from a matrix of C to the n"),
+    (changed(strides=(18, 6, 11)), "argument 17, stride_c: 11 elements from a matrix of C to the n"),
+    (changed(ldc=17, strides=(18, 6, 6)), "argument 17, stride_c: 6 elements from a matrix of C to the n"),
+    (changed(strides=(1 << 59, 6, 12)), "argument 10, stride_a: 576460752303423488 times 3 products is"),
+    (changed(strides=(18, 6, 1 << 59)), "argument 17, stride_c: 576460752303423488 times 3 products is"),
+    (changed(lda=5), "argument 9, lda: 5, expected at least 6"),
+    (changed(ldb=2), "argument 12, ldb: 2, expected at least 3"),
+    (changed(ldc=5), "argument 16, ldc: 5, expected at least 6"),
+    (changed(a=0), "argument 8, A: it is NULL"),
+    (changed(b=0x1002), "argument 11, B: its address is not a multiple of 4"),
+    (changed(c=0), "argument 15, C: it is NULL"),
+    (changed(count=-1, arrays=ASCENDING), "argument 15, batch_count: -1, expected at least 0"),
+    (changed(ldb=2, arrays=ASCENDING), "argument 11, ldb: 2, expected at least 3"),
+    (changed(ldc=2, arrays=ASCENDING), "argument 14, ldc: 2, expected at least 6"),
+    (changed(c=0x1001, arrays=ASCENDING), "argument 13, C: its address is not a multiple of 4"),
+    (changed(strides=(18, 6, 11), arrays=ASCENDING), "argument 13, C: 11 elements from a matrix of C"),
+    (by("none", "", ""), "argument 8, A: it is NULL"),
+    (by("", "none", ""), "argument 10, B: it is NULL"),
+    (by("", "", "none"), "argument 13, C: it is NULL"),
+    (by("odd", "", ""), "argument 8, A: its addresses are not multiples of 4 bytes"),
+]
+
+
+@pytest.mark.parametrize(("status", "cases"), [(NOT_SUPPORTED, FOR_CUBLAS), (INVALID_VALUE, WRONG)])
+def test_what_is_refused_is_told(there: InProcess, path: str, status: int, cases: list[tuple[Batch, str]]) -> None:
+    side_by_side = changed(ldc=18, strides=(18, 6, 6))  # matrices of C in each other's rows
+    for batch, error in cases:
+        record = there(play_batches, path, [batch, STRIDED, by("", "pinned", ""), side_by_side])
+        assert record.statuses == [status, *[SUCCESS] * 3]
         assert record.errors[0].startswith(error)
-
-
-def test_arguments_are_checked(there: InProcess, path: str) -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"count": -1}, "argument 18, batch_count: -1, expected at least 0"),
-        ({"strides": (-1, 6, 12)}, "argument 10, stride_a: -1, expected at least 0"),
-        ({"strides": (18, -6, 12)}, "argument 13, stride_b: -6, expected at least 0"),
-        ({"strides": (18, 6, -12)}, "argument 17, stride_c: -12, expected at least 0"),
-        ({"strides": (18, 6, 0)}, "argument 17, stride_c: 0 elements from a matrix of C to the n"),
-        ({"strides": (18, 6, 11)}, "argument 17, stride_c: 11 elements from a matrix of C to the n"),
-        ({"strides": (1 << 59, 6, 12)}, "argument 10, stride_a: 576460752303423488 times 3 products is"),
-        ({"strides": (18, 6, 1 << 59)}, "argument 17, stride_c: 576460752303423488 times 3 products is"),
-        ({"lda": 5}, "argument 9, lda: 5, expected at least 6"),
-        ({"ldb": 2}, "argument 12, ldb: 2, expected at least 3"),
-        ({"ldc": 5}, "argument 16, ldc: 5, expected at least 6"),
-        ({"a": 0}, "argument 8, A: it is NULL"),
-        ({"b": 0x1002}, "argument 11, B: its address is not a multiple of 4"),
-        ({"c": 0}, "argument 15, C: it is NULL"),
-        ({"count": -1, "arrays": ASCENDING}, "argument 15, batch_count: -1, expected at least 0"),
-        ({"ldb": 2, "arrays": ASCENDING}, "argument 11, ldb: 2, expected at least 3"),
-        ({"ldc": 2, "arrays": ASCENDING}, "argument 14, ldc: 2, expected at least 6"),
-        ({"c": 0x1001, "arrays": ASCENDING}, "argument 13, C: its address is not a multiple of 4"),
-        ({"strides": (18, 6, 11), "arrays": ASCENDING}, "argument 13, C: 11 elements from a matrix of C"),
-        ({"arrays": ("none", "", "")}, "argument 8, A: it is NULL"),
-        ({"arrays": ("", "none", "")}, "argument 10, B: it is NULL"),
-        ({"arrays": ("", "", "none")}, "argument 13, C: it is NULL"),
-        ({"arrays": ("odd", "", "")}, "argument 8, A: its addresses are not multiples of 4 bytes"),
-    ]  # fmt: skip
-    for change, error in wrong:
-        of_batch = {name: change[name] for name in ("count", "strides", "arrays") if name in change}
-        of_call = {name: value for name, value in change.items() if name not in of_batch}
-        record = there(
-            play_batches, path, [replace(STRIDED, call=replace(STRIDED.call, **of_call), **of_batch), STRIDED]
-        )
-        assert record.statuses == [INVALID_VALUE, SUCCESS]
-        assert record.errors[0].startswith(error)
-
-
-def test_matrices_of_c_may_lie_side_by_side(there: InProcess, path: str) -> None:
-    calls = [replace(STRIDED.call, ldc=ldc) for ldc in (18, 17)]
-    record = there(play_batches, path, [Batch(call, 3, (18, 6, 6)) for call in calls])
-    assert record.statuses == [SUCCESS, INVALID_VALUE]
 
 
 def test_a_batch_is_compared_with_cublas(there: InProcess, path: str) -> None:

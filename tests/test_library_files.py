@@ -19,9 +19,9 @@ from tests.fake_compilers import fake_toolkit
 from tests.library_calls import H200, PRODUCT, SUCCESS, InProcess, choices, library_of, play, tried
 from tests.on_host import IN_C
 from tsm2_tune.cli import main
-from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.library import SOURCES, export_library
+from tsm2_tune.tuner.export.library import SOURCES
 from tsm2_tune.tuner.results.store import Store
 
 pytestmark = IN_C
@@ -69,11 +69,9 @@ def test_it_needs_the_c_library_alone(plain: str) -> None:
     assert "[libtsm2.so]" in told
 
 
-OTHER_NAME = "name a file that ends in .so, such as libtsm2.so"
-
-
 @pytest.mark.parametrize(("arguments", "error"), [
-    *((["--output", name], OTHER_NAME) for name in ("-", "{}/libtsm2", "{}/libtsm2.h", "{}/.so")),
+    *((["--output", name], "name a file that ends in .so, such as libtsm2.so")
+      for name in ("-", "{}/libtsm2.h", "{}/.so")),
     (["--no-binaries", "--output", "{}/libtsm2.so"], "--no-binaries is only for a module"),
 ])  # fmt: skip
 def test_other_names_and_a_library_without_binaries_are_refused(
@@ -110,16 +108,6 @@ def test_where_one_file_cannot_be_written_none_is(path: Path, tmp_path: Path) ->
     assert (tmp_path / "libtsm2.h").read_text() == "of before"
 
 
-def test_winners_that_a_library_has_no_function_for(tmp_path: Path) -> None:
-    with Store.open(tmp_path / "results.db", create=True) as store:
-        store.add_trial(host_run(), trial())
-        store.add_trial(H200, trial(problem=replace(PROBLEM, dtype_name="tf32")))
-        with pytest.raises(
-            InputError, match="has no winner of what was asked for that was tuned on a GPU for one of f32"
-        ):
-            export_library(store, str(tmp_path / "libtsm2.so"))
-
-
 def test_nothing_from_the_database_becomes_code(there: InProcess, tmp_path: Path) -> None:
     nasty = "A\"B'C\\D*/ // # ??/ %d %s \n\x01é"
     rows, sources = winners(tmp_path, tried())
@@ -135,8 +123,8 @@ STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
 
 
 USER = """
-#include "libtsm2.h"
-#include "libtsm2.h"
+#include "tsm2.h"
+#include "tsm2.h"
 int user(tsm2_handle handle);
 int user(tsm2_handle handle)
 {
@@ -147,17 +135,14 @@ int user(tsm2_handle handle)
 """
 
 
-@pytest.mark.parametrize(("language", "standard"), [("c", "c99"), ("c", "c11"), ("c++", "c++11"), ("c++", "c++17")])
+@pytest.mark.parametrize(("language", "standard"), [("c", "c99"), ("c++", "c++11")])
 def test_the_header_compiles(tmp_path: Path, language: str, standard: str) -> None:
-    header = tmp_path / "libtsm2.h"
-    header.write_bytes((SOURCES / "tsm2.h").read_bytes())
-    user = tmp_path / "user"
-    user.write_text(USER)
+    (user := tmp_path / "user").write_text(USER)
     compiler = shutil.which("c++" if language == "c++" else "cc")
     if compiler is None:
         pytest.skip("no C++ compiler")
-    command = [compiler, *STRICT, f"-std={standard}", "-x", language, "-c", str(user), "-o", str(tmp_path / "user.o")]
-    subprocess.run(command, check=True)
+    command = [compiler, *STRICT, f"-I{SOURCES}", f"-std={standard}", "-x", language, "-c", str(user), "-o", "user.o"]
+    subprocess.run(command, check=True, cwd=tmp_path)
 
 
 def test_the_c_texts_are_clean(tmp_path: Path) -> None:

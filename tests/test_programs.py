@@ -6,10 +6,8 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +27,7 @@ from tsm2_tune.commands.run import FUNCTION
 from tsm2_tune.console import shapes_file
 from tsm2_tune.console.shapes_file import recorded
 from tsm2_tune.interpose.build import LEFT, SOURCES
-from tsm2_tune.interpose.journal import HEAD, LINE, MAGIC, REASONS, UNCOUNTED, Seen, Written, written_in
+from tsm2_tune.interpose.journal import HEAD, LINE, REASONS, UNCOUNTED, Seen, Written
 from tsm2_tune.tuner.device.cuda import cuda_device_count
 
 pytestmark = IN_C
@@ -115,25 +113,6 @@ RECORDED = """\
 """
 
 
-def test_herk_is_a_problem_that_tuning_knows() -> None:
-    def text(dtype: str, op: str) -> str:
-        problem = replace(SEEN, dtype=dtype, op=op, shape=(8, 8, 1000), is_gram=True).problem
-        return problem.text if problem is not None else ""
-
-    assert [text("c64", op) for op in ("NC", "NT", "CN", "TN")] == [
-        f"8x8x1000:c64:{op}" for op in ("nc", "nx", "cx", "tx")
-    ]
-    assert [text("f32", op) for op in ("NC", "CN")] == ["8x8x1000:f32:nx", "8x8x1000:f32:tx"]
-
-
-def test_of_very_many_products_all_are_written_and_read(tmp_path: Path) -> None:
-    many = tuple(replace(SEEN, shape=(8, 10**6 + count, 16), gpu_us=(99, 1e6 - count)) for count in range(20_000))
-    output = tmp_path / "products.txt"
-    output.write_text("".join(f"{line}\n" for line in recorded(Written(many), ["program"])))
-    assert output.stat().st_size > 1_000_000
-    assert [one.m for one in problems_of(f"@{output}", "f32", "nn", "column")] == [10**6 + at for at in range(20_000)]
-
-
 @pytest.mark.parametrize(("limit", "value"), [("MOST_SHAPES_BYTES", 1000), ("MOST_PROBLEMS", 11)])
 def test_of_more_products_than_are_read_the_most_worthy_are_written(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
@@ -187,12 +166,6 @@ def test_what_goes_back_to_cublas_is_reported(fakes: Path, plain: str, monkeypat
     assert "times as fast" not in done.stderr
 
 
-def test_run_becomes_the_program(fakes: Path, plain: str) -> None:
-    done = tsm2_tune(fakes, "run", "--library", plain, "--", *PROGRAM, steps=[gemm()] * 3)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sum(line.startswith("launch ") for line in json.loads(done.stdout)["log"]) == 3
-
-
 @pytest.mark.parametrize(
     ("more", "script", "status"), [("", "exit 5", 5), ("", "kill -9 $$", -9), ("--report", "exit 5", 5),
                                    ("--report", "kill -9 $$", 137)]
@@ -201,17 +174,6 @@ def test_a_programs_status_is_the_commands(fakes: Path, plain: str, more: str, s
     done = tsm2_tune(fakes, "run", *more.split(), "--library", plain, "--", "sh", "-c", script)
     assert done.returncode == status  # and how it is linked is not blamed
     assert done.stderr == (more and f"no product was seen: the program failed with status {status}\n")
-
-
-def test_a_signal_goes_to_the_program(fakes: Path, plain: str, tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    script = f"trap 'exit 3' TERM; touch {begun}; while :; do sleep 0.05; done"
-    command = [sys.executable, "-m", "tsm2_tune", "run", "--report", "--library", plain, "--", "sh", "-c", script]
-    started = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=TESTS.parent)
-    while not begun.exists():
-        time.sleep(0.05)
-    started.send_signal(signal.SIGTERM)
-    assert started.wait(30) == 3
 
 
 @pytest.mark.parametrize("way", [f"{BY_LIBRARY} --report", "record --output {folder}/products.txt"])
@@ -233,10 +195,9 @@ def test_a_journal_that_was_meddled_with_changes_no_status(
         assert f"# {sentence}" in (tmp_path / "products.txt").read_text()
 
 
-@pytest.mark.parametrize("way", [f"{BY_LIBRARY} --report", "record --output -"])
-def test_products_that_were_not_understood_are_told(fakes: Path, plain: str, way: str) -> None:
+def test_products_that_were_not_understood_are_told(fakes: Path) -> None:
     steps = [gemm("cublasGemmEx", compute=64)] * 3
-    done = tsm2_tune(fakes, *way.format(library=plain).split(), "--", *PROGRAM, steps=steps)
+    done = tsm2_tune(fakes, "record", "--output", "-", "--", *PROGRAM, steps=steps)
     assert done.returncode == 0
     said = "3 products more were left to cuBLAS, because no kernel has their element types"
     assert said in done.stdout + done.stderr
@@ -289,15 +250,11 @@ def test_what_cannot_be_run_is_refused(plain: str, arguments: str, sentence: str
     assert refused(*arguments.format(library=plain).split()).startswith(f"Error: {sentence}")
 
 
-def test_a_journal_that_is_none_has_no_products(tmp_path: Path) -> None:
-    head = MAGIC.ljust(HEAD.itemsize, b"\0")
-    for number, content in enumerate(
-        (b"", MAGIC, head, head + b"\xff" * LINE.itemsize, head + b"\2\0\0\0" + b"\xff" * 999)
-    ):
-        (tmp_path / str(number)).write_bytes(content)
-    written = written_in(tmp_path)
-    assert (written.seen, written.uncounted) == ((), (0, 0, 0))
-    assert written.missing == (f"4 files in {tmp_path} could not be read as products: left out",)
+@pytest.mark.parametrize("content", [b"text" + FUNCTION, b"\x7fELF of another library", b""])
+def test_a_file_that_is_no_library_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "text.so").write_bytes(content)
+    refusal = refused("run", "--library", f"{tmp_path}/text.so", "--", "true")
+    assert refusal.startswith(f"Error: {tmp_path}/text.so is not a library of kernels: ")
 
 
 @pytest.mark.parametrize(("enum", "sentences"), [("reason", REASONS), ("uncounted", UNCOUNTED)])
@@ -306,14 +263,6 @@ def test_sentences_have_the_journals_order(enum: str, sentences: tuple[str, ...]
     text = (SOURCES / "standin.h").read_text(encoding="utf-8")
     names = re.sub(r"/\*.*?\*/", "", text.partition(f"enum {enum} {{")[2].partition("}")[0], flags=re.DOTALL)
     assert names.count(",") == len(sentences)
-    assert (SEEN.us, SEEN.reason) == (50.0, "the library has no kernel for it")
-
-
-def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
-    for content in (b"text" + FUNCTION, b"\x7fELF of another library", b""):
-        (tmp_path / "text.so").write_bytes(content)
-        refusal = refused("run", "--library", f"{tmp_path}/text.so", "--", "true")
-        assert refusal.startswith(f"Error: {tmp_path}/text.so is not a library of kernels: ")
 
 
 @pytest.mark.parametrize(

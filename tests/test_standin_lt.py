@@ -20,6 +20,7 @@ from tests.on_host import IN_C
 from tests.standin_calls import ONE, Played, by_reason, gemm, play, run_with_standin
 
 pytestmark = IN_C
+Plays = Callable[..., Played]
 # Words of a line that may be addresses of host memory: the handle, descriptors, alpha and beta. On the
 # device these two are at small addresses.
 OF_HOST, LEAST_OF_HOST = (3, 4, 5, 7, 9, 10, 12, 14), 2**16
@@ -37,49 +38,44 @@ def without_addresses(lines: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def played(fakes: Path, narrow: Path) -> Callable[..., Played]:
+def played(fakes: Path, narrow: Path) -> Plays:
     return lambda *steps, **named: play(fakes, steps, **{"pack": narrow} | named)
 
 
-# Products that it leaves
-
-
-def test_a_call_is_passed_on_as_it_is(fakes: Path) -> None:
-    steps = lt.random_matmuls(600, 1)
-    alone, played = play(fakes, steps, standin=False), play(fakes, steps)
-    assert (played.told, played.statuses, len(alone.left), played.launches) == ("", alone.statuses, 600, [])
-    assert without_addresses(played.left) == without_addresses(alone.left)
-
-
 def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) -> None:
+    """Without a pack, and with one, cuBLASLt gets its calls as they are and in their order."""
     steps = lt.random_matmuls(1500, 2)
-    alone, played = play(fakes, steps, standin=False), play(fakes, steps, pack=pack)
-    assert (played.told, len(played.launches) + len(played.left), len(alone.left)) == ("", 1500, 1500)
-    assert sum(one.taken for one in played.seen) == len(played.launches) > 200
-    assert sum(one.calls for one in played.seen) + played.uncounted[1] == 1500
-    assert {one.routine for one in played.seen} == {"cublasLtMatmul"}
+    alone, passed_on, found = (play(fakes, steps, **named) for named in ({"standin": False}, {}, {"pack": pack}))
+    assert (passed_on.told, passed_on.statuses, passed_on.launches) == ("", alone.statuses, [])
+    assert without_addresses(passed_on.left) == without_addresses(alone.left)
+    assert (found.told, len(found.launches) + len(found.left), len(alone.left)) == ("", 1500, 1500)
+    assert sum(one.taken for one in found.seen) == len(found.launches) > 200
+    assert sum(one.calls for one in found.seen) + found.uncounted[1] == 1500
+    assert {one.routine for one in found.seen} == {"cublasLtMatmul"}
     rest = iter(without_addresses(alone.left))
-    assert all(line in rest for line in without_addresses(played.left))  # in their order
+    assert all(line in rest for line in without_addresses(found.left))  # in their order
 
 
-def test_a_plain_product_is_taken(played: Callable[..., Played]) -> None:
-    plain: list[dict[str, Any]] = [
-        {}, {"C": C}, {"beta": ONE}, {"c": {"ld": 7}}, {"b": {"more": {lt.STRIDE: 77}}}, {"c": {}, "beta": ONE},
-        {"algorithm": A, "workspace": A, "workspace_bytes": 9},
-        {"operation": {lt.EPILOGUE: 1, lt.POINTER_MODE: 0, lt.TRANS_A: 0}},
-    ]  # fmt: skip
-    found = played(*(matmul(**changes) for changes in plain))
-    assert (len(found.launches), found.left, found.told) == (len(plain), [], "")
+PLAIN_CALLS: list[dict[str, Any]] = [
+    {}, {"C": C}, {"beta": ONE}, {"c": {"ld": 7}}, {"b": {"more": {lt.STRIDE: 77}}}, {"c": {}, "beta": ONE},
+    {"algorithm": A, "workspace": A, "workspace_bytes": 9}, {"compute": 69}, {"transa": 1, "orders": "rcc"},
+    {"operation": {lt.EPILOGUE: 1, lt.POINTER_MODE: 0, lt.TRANS_A: 0}},
+]  # fmt: skip
 
 
-def test_what_is_no_operation_of_a_kernels_is_left(played: Callable[..., Played], library_of_all: Path) -> None:
+def test_a_plain_product_is_taken(played: Plays) -> None:
+    found = played(*(matmul(**changes) for changes in PLAIN_CALLS))
+    assert (len(found.launches), found.left, found.told) == (len(PLAIN_CALLS), [], "")
+
+
+def test_what_is_no_operation_of_a_kernels_is_left(played: Plays, library_of_all: Path) -> None:
     operations = [ops for wrong in (3, 4, -1) for ops in ((wrong, 0), (0, wrong))]
     steps = [matmul(6, 2, 3, 0, *ops, orders) for ops in operations for orders in ("ccc", "rcc", "crc", "rrr")]
     found = played(*steps, pack=library_of_all)
     assert (found.launches, len(found.left), found.told) == ([], len(steps), "")
 
 
-def test_types_that_are_summed_up_as_kernels_do_are_taken(played: Callable[..., Played], pack: Path) -> None:
+def test_types_that_are_summed_up_as_kernels_do_are_taken(played: Plays, pack: Path) -> None:
     kinds = (0, 68), (0, 69), (1, 70), (1, 71), (2, 68), (14, 68), (4, 68), (5, 70)
     others: list[dict[str, Any]] = [
         {"compute": 77}, {"compute": 74}, {"compute": 64, "scale": 2}, {"compute": 70}, {"scale": 1}, {"scale": 4},
@@ -122,18 +118,13 @@ def test_what_is_missing_is_for_cublaslt_to_tell(fakes: Path, narrow: Path) -> N
     assert launches_and_calls(fakes, narrow, NULLS) == ["launch", *["cublasLtMatmul"] * 6]
 
 
-# Products that it takes
-
-
-def test_where_beta_is_0_c_may_be_elsewhere_and_is_not_read(
-    there: InProcess, played: Callable[..., Played], narrow: Path
-) -> None:
+def test_where_beta_is_0_c_may_be_elsewhere_and_is_not_read(there: InProcess, played: Plays, narrow: Path) -> None:
     expected = there(play_library, str(narrow), [Call("f32", "NN", 6, 2, 3, a=A, b=lt.B, c=D)])
     (launch,) = (line for line in expected.log if line.startswith("launch "))
     assert played(*(matmul(C=at, D=D) for at in (0, A, C))).launches == [launch] * 3
 
 
-def test_products_of_both_libraries_share_streams_and_kernels(played: Callable[..., Played]) -> None:
+def test_products_of_both_libraries_share_streams_and_kernels(played: Plays) -> None:
     """The settings of a handle of cuBLAS's do not concern cuBLASLt."""
     settings = ["cublasSetPointerMode_v2", 1], ["cublasSetMathMode", 3], ["cublasSetSmCountTarget", 9]
     found = played(["cublasSetStream_v2", 9], gemm(), *settings, matmul(stream=9), matmul(stream=8))
@@ -141,7 +132,7 @@ def test_products_of_both_libraries_share_streams_and_kernels(played: Callable[.
     assert {one.routine: (one.calls, one.taken) for one in found.seen} == {"gemm": (1, 1), "cublasLtMatmul": (2, 2)}
 
 
-def test_times_are_of_what_ran_and_a_batch_is_counted_apart(played: Callable[..., Played]) -> None:
+def test_times_are_of_what_ran_and_a_batch_is_counted_apart(played: Plays) -> None:
     found = played(*[matmul(stream=7)] * 14, matmul(d={"more": {lt.BATCHES: 3}}), has_times=True)
     one, batch = sorted(found.seen, key=lambda seen: seen.batches)
     assert (one.calls, one.taken, one.gpu_us[0], len(one.cublas_us), len(one.taken_us)) == (14, 8, 12, 5, 5)
@@ -149,52 +140,7 @@ def test_times_are_of_what_ran_and_a_batch_is_counted_apart(played: Callable[...
     assert (batch.batches, batch.calls, batch.taken) == (3, 1, 0)
 
 
-def test_of_many_products_that_differ_in_one_layout_each_is_its_own(played: Callable[..., Played]) -> None:
-    more = range(1, 1201)
-    leading = [
-        *((6 + one, 3, 6) for one in more),
-        *((6, 3 + one, 6) for one in more),
-        *((6, 3, 6 + one) for one in more),
-    ]
-    random.Random(1).shuffle(leading)  # the first ones are remembered
-    layouts: list[dict[str, Any]] = [
-        {name: {"ld": ld} for name, ld in zip("abd", lds, strict=True)} for lds in leading
-    ]
-    seen = played(*(matmul(**layout, c={"ld": 6}) for layout in layouts)).seen
-    assert sorted(one.leading for one in seen if one.calls == one.taken == 1) == sorted(leading)
-
-
-# Descriptors that came before are known, and others are told apart
-
-
-ASKED_TWICE = """
-import ctypes
-from tests import lt_calls
-lt, driver = ctypes.CDLL("libcublasLt.so.13"), ctypes.CDLL("libcuda.so.1")
-for turn in range(3):
-    for n in range(1, 4):
-        lt_calls.call(lt, ctypes.c_void_p(1), lt_calls.matmul(n=n)[1], [])
-    print(lt.fake_attributes_asked())
-"""
-FILLED = """
-import ctypes
-from tests import lt_calls
-lt = ctypes.CDLL("libcublasLt.so.13")
-for at in range(1, 1500):
-    biased = {lt_calls.EPILOGUE: 4, lt_calls.BIAS: 64 * at}
-    lt_calls.call(lt, ctypes.c_void_p(1), lt_calls.matmul(operation=biased)[1], [])
-"""
-
-
-@pytest.mark.parametrize("before", ["", FILLED], ids=["at first", "behind others"])
-def test_descriptors_that_came_before_are_not_asked_again(fakes: Path, narrow: Path, before: str) -> None:
-    """New descriptors in other memory are not asked again either, nor behind many, each with another bias."""
-    first, *later = map(int, run_with_standin([sys.executable, "-c", before + ASKED_TWICE], [fakes], narrow))
-    assert first >= 3 * len(("compute", "scale", "transa", "transb"))
-    assert later == [first] * 2
-
-
-def test_whatever_came_before_descriptors_are_told_apart(played: Callable[..., Played]) -> None:
+def test_whatever_came_before_descriptors_are_told_apart(played: Plays) -> None:
     """Each kind is called twice, with other calls between, and with more kinds than are remembered."""
     rng = random.Random(3)
     taken: list[dict[str, Any]] = [*({"n": 3 + n} for n in range(1200)), {}, {"C": C}, {"c": {}, "beta": ONE}]

@@ -1,8 +1,7 @@
-"""Batches, stood in for: which a kernel computes and how, which go to cuBLAS, and what is recorded of them."""
+"""Batches and triangles, stood in for: which a kernel computes and how, and which go to cuBLAS."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests import lt_calls as lt
-from tests.calls import Call
-from tests.fabricated import vendor_measurement, winners
+from tests.calls import SIZES, A, C, Call
 from tests.library_batches import SMALL, Batch, of_shape, play_batches
-from tests.library_calls import InProcess, fabricated_library, library_of, tried
+from tests.library_calls import InProcess, fabricated_library, tried
+from tests.library_calls import play as play_library
 from tests.lt_calls import BATCHES, MORE, NO_KERNEL, STRIDE, WRONG, matmul
 from tests.on_host import IN_C
 from tests.spelling import spelt
-from tests.standin_calls import CUDA_TYPES, LETTERS, ONE, Played, by_reason, gemm, play
+from tests.standin_calls import ONE, ZERO, Played, by_reason, gemm, play, ways_to_ask
 from tsm2_tune.console.shapes_file import recorded
 from tsm2_tune.generator.config import ONE_EACH, SHARED, Launch
 from tsm2_tune.generator.problem import Problem
@@ -49,33 +48,6 @@ def strided(m: int = 6, n: int = 2, k: int = 3, count: int = 3, routine: str = S
     return gemm(routine, m, n, k, count=count, **named)
 
 
-def ways_to_ask(batch: Batch) -> list[list[Any]]:
-    """Return calls of each routine that ask for the batch; those of cuBLASLt also with row-major matrices."""
-    call, type_, strides = batch.call, CUDA_TYPES[batch.call.dtype], batch.strides
-    alpha, beta = ([complex(factor).real, complex(factor).imag] for factor in call.factors)
-    named: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), call.leading, strict=True))
-    named |= dict(zip(("stride_a", "stride_b", "stride_c"), strides, strict=True))
-    named |= dict(zip(("transa", "transb"), map("NTC".index, call.ops), strict=True))
-    named |= {"A": call.a, "B": call.b, "C": call.c, "alpha": alpha, "beta": beta, "count": batch.count}
-    named |= {"m": call.m, "n": call.n, "k": call.k}
-    types = dict.fromkeys(("type_a", "type_b", "type_c"), type_) | {"compute": lt.COMPUTE_OF[type_]}
-    found = [gemm(f"cublasGemmStridedBatchedEx{wide}", **named | types) for wide in ("", "_64")]
-    if type_ in (0, 1, 4, 5):
-        letter = LETTERS[(0, 1, 4, 5).index(type_)]
-        found += [gemm(f"cublas{letter}gemmStridedBatched{wide}", **named) for wide in ("", "_64")]
-    for one, order, own in ((call, "c", strides), (call.transposed(), "r", (strides[1], strides[0], strides[2]))):
-        for (transa, order_a), (transb, order_b) in product(lt.AS_LAYOUTS[one.ops[0]], lt.AS_LAYOUTS[one.ops[1]]):
-            orders = order_a + order_b + order
-            in_rows = [{lt.ORDER: 1} if of == "r" else {} for of in orders]
-            layouts: dict[str, Any] = {
-                name: {"ld": ld, "more": {BATCHES: batch.count, STRIDE: stride} | more}
-                for name, ld, stride, more in zip("abd", one.leading, own, in_rows, strict=True)
-            }
-            at = {"A": one.a, "B": one.b, "C": one.c, "D": one.c, "alpha": alpha, "beta": beta}
-            found.append(matmul(one.m, one.n, one.k, type_, transa, transb, orders, **layouts, **at))
-    return found
-
-
 # Batches that a kernel computes
 
 
@@ -86,7 +58,7 @@ def test_each_routine_launches_what_the_library_launches(
     batches = [of_shape(dtype, op, 3, 4, 2, 5, gap=gap, pad=pad, alpha=2, beta=3) for gap, pad in ((0, 0), (7, 1))]
     batches += [of_shape(dtype, op, 70_000, 4, 2, 5, shared=shared) for shared in ("A", "B", "AB")]
     for batch in batches:
-        asked = ways_to_ask(batch)
+        asked = [step for step, _ in ways_to_ask(batch.call, batch.count, batch.strides)]
         assert {step[0] for step in asked} >= {"cublasGemmStridedBatchedEx", lt.MATMUL}
         expected = there(play_batches, str(batched), [batch])
         played = play(fakes, asked, pack=batched)
@@ -101,7 +73,8 @@ def test_a_batch_that_is_one_product_gets_the_kernel_of_that(there: InProcess, f
     for batch, mnk in ((in_rows, (20, 2, 3)), (in_columns, (4, 10, 3))):
         expected = there(play_batches, str(batched), [batch])
         assert tuple(expected.launches[0].values(32, "f4")[:3]) == mnk
-        played = play(fakes, ways_to_ask(batch), pack=batched)
+        asked = [step for step, _ in ways_to_ask(batch.call, batch.count, batch.strides)]
+        played = play(fakes, asked, pack=batched)
         assert set(played.launches) == {line for line in expected.log if line.startswith("launch ")}
         assert played.left == []
 
@@ -168,13 +141,6 @@ def test_strides_decide_apart(fakes: Path, batched: Path) -> None:
     assert (len(played.launches), len(played.left), len(played.seen)) == (4, 4, 2)
 
 
-def test_what_cublas_is_expected_to_be_faster_at_is_left(fakes: Path, tmp_path: Path) -> None:
-    rows, sources = winners(tmp_path, tried(Problem(6, 2, 3, "f32", "nn", 9), IN_BLOCKS, config=CONFIG))
-    row = replace(rows[0], cublas_us=470.0, cublas_right=1, cublas_routine=vendor_measurement(470.0).routine)
-    played = play(fakes, [strided(count=9)], pack=library_of(tmp_path / "libtsm2.so", row, sources))
-    assert by_reason(played) == {"cuBLAS is expected to be as fast": 1}
-
-
 # Comparing with cuBLAS
 
 
@@ -191,20 +157,17 @@ def compared(fakes: Path, pack: Path, memory: Any, writes: float, at: int, **nam
     return played
 
 
-@pytest.mark.parametrize(("place", "shared"), [(0, "A"), (41, ""), (41, "A"), (30, "B")])
-@pytest.mark.parametrize("many", [False, True])
-def test_each_product_is_compared(fakes: Path, batched: Path, place: int, shared: str, many: bool) -> None:
-    """C's matrices have a gap behind them. A kernel writes one number of the second or the last."""
-    count = 3 if many else 2
-    place -= 15 * (not many and place > 15)
+@pytest.mark.parametrize(("count", "place", "shared"), [(2, 0, "A"), (2, 26, ""), (3, 41, "A"), (3, 30, "B")])
+def test_each_product_is_compared(fakes: Path, batched: Path, count: int, place: int, shared: str) -> None:
+    """C's matrices have a gap behind them."""
     named = {"count": count, "stride_a": 18 * (shared != "A"), "stride_b": 6 * (shared != "B"), "stride_c": 15}
     memory = {"A": [1.0] * 54, "B": [1.0] * 18, "C": [3.0] * 45}
     right, wrong = (compared(fakes, batched, memory, writes, place, **named) for writes in (3 + 1e-14, 3.5))
     assert (right.seen[0].worst <= 1, wrong.seen[0].worst <= 1) == (True, False)
     assert right.results == wrong.results == [[3.0] * 45]
     product_at, element = divmod(place, 15)
-    row, column = element % 6, element // 6
-    assert f"{count}*6x2x3 of f64: C[{row}, {column}] of product {product_at} is 3.5 by the kernel" in wrong.told
+    where = f"C[{element % 6}, {element // 6}] of product {product_at}"
+    assert f"{count}*6x2x3 of f64: {where} is 3.5 by the kernel" in wrong.told
 
 
 def test_cublas_gets_the_matrices_of_before_the_comparison(fakes: Path, batched: Path) -> None:
@@ -252,3 +215,124 @@ def test_gram_matrices_are_recorded_by_their_strides_too(fakes: Path) -> None:
     same: dict[str, Any] = {"transb": 1, "B": 1 << 40, "ldb": 6}
     played = play(fakes, [strided(6, 6, 3, stride_b=of_b, **same) for of_b in (18, 36)])
     assert {one.problem.text for one in played.seen if one.problem} == {"3*6x6x3:f32:nx", "3*6x6x3:f32:nt"}
+
+
+# syrk and herk: a kernel computes the whole of C in scratch memory, a triangle of which is copied into C
+
+TYPE_OF = {"S": "f32", "D": "f64", "C": "c64", "Z": "c128"}
+OPERATIONS = {"syrk": ("NT", "TN"), "herk": ("NC", "CN")}
+SCRATCH_BYTES = 2 * 256 * 256 * 16
+ROUTINES = [
+    *((f"cublas{letter}syrk_v2{wide}", dtype) for letter, dtype in TYPE_OF.items() for wide in ("", "_64")),
+    *((f"cublas{letter}herk_v2{wide}", TYPE_OF[letter]) for letter in "CZ" for wide in ("", "_64")),
+]
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    """Return a pack of the products of a matrix with 6 rows and of its transpose, in every type."""
+    ops = {dtype: ("nt", "tn", "nc", "cn")[: 2 if dtype[0] == "f" else 4] for dtype in TYPE_OF.values()}
+    problems = [Problem(6, 6, 3, dtype, op) for dtype, of_type in ops.items() for op in of_type]
+    return fabricated_library(tmp_path_factory.mktemp("squares"), *map(tried, problems))
+
+
+def syrk(routine: str, is_plain: bool = True, **changes: Any) -> list[Any]:
+    across = 2 if "herk" in routine else 1
+    plain: dict[str, Any] = {"n": 6, "trans": 0 if is_plain else across}
+    return gemm(routine, **plain | changes)
+
+
+@pytest.mark.parametrize(("routine", "dtype"), ROUTINES)
+def test_a_triangle_is_copied_of_what_the_library_computes(
+    there: InProcess, fakes: Path, squares: Path, routine: str, dtype: str
+) -> None:
+    kinds = list(product((0, 1), (ZERO, [0.5, 0.0]), (True, False)))
+    steps = [syrk(routine, plain, uplo=uplo, beta=beta, alpha=[2.0, 0.0], ldc=9) for uplo, beta, plain in kinds]
+    played = play(fakes, [["cublasSetStream_v2", 77], *steps], pack=squares)
+    scratch, size = 1 << 20, SIZES[dtype]
+    assert f"allocate {SCRATCH_BYTES}" in played.log
+    plain_ops, across = OPERATIONS[routine[7:11]]
+    own = [
+        Call(dtype, plain_ops if plain else across, 6, 6, 3, alpha=2, beta=beta[0], lda=6 if plain else 3,
+             ldb=6 if plain else 3, a=A, b=A, c=scratch, ldc=6)
+        for _, beta, plain in kinds
+    ]  # fmt: skip
+    expected = there(play_library, str(squares), [("set_stream", 77), *own])
+    assert expected.statuses == [0] * len(own)
+    copied = f"copy {C:x} pitch {9 * size} to {scratch:x} pitch {6 * size} width {6 * size} height 6 on 77"
+    cleared = f"set {scratch + size // 2:x} pitch {7 * size} words {size // 8} height 6 on 77"
+    packed, letter = scratch + SCRATCH_BYTES // 2, routine[6]
+    launches = [line for line in expected.log if line.startswith("launch ")]
+    log = [line for line in played.log if line.split()[0] not in ("push", "pop", "load", "function")]
+    for launch, (uplo, beta, _) in zip(launches, kinds, strict=True):
+        lines = [copied] if beta != ZERO else []
+        lines += [launch, cleared] if "herk" in routine else [launch]
+        lines.append(f"cublas{letter}trttp stream 4d {uplo} 6 {scratch} 6 {packed}")
+        lines.append(f"cublas{letter}tpttr stream 4d {uplo} 6 {packed} {C} 9")
+        at = log.index(lines[0])
+        assert log[at : at + len(lines)] == lines
+        del log[: at + len(lines)]
+    assert {one.routine for one in played.seen} == {routine[7:11]}
+    assert all(one.is_gram and one.calls == one.taken for one in played.seen)
+    assert sum(one.taken for one in played.seen) == len(kinds)
+
+
+def test_what_cannot_be_computed_so_is_left(fakes: Path, squares: Path) -> None:
+    other = syrk("cublasSsyrk_v2", n=257, ldc=257, lda=257), syrk("cublasSsyrk_v2_64", ldc=2**31)
+    wrong = (
+        *(syrk("cublasSsyrk_v2", uplo=2), syrk("cublasSsyrk_v2", lda=5), syrk("cublasSsyrk_v2", C=A)),
+        *(syrk("cublasZherk_v2", trans=1), syrk("cublasCsyrk_v2", trans=2), syrk("cublasZherk_v2", alpha=ZERO)),
+    )
+    played = play(fakes, [*other, *wrong], pack=squares)
+    assert (by_reason(played), played.launches, len(played.left)) == ({NO_KERNEL: 2, WRONG: 6}, [], 8)
+
+
+def test_what_is_captured_or_shares_its_lane_is_left(fakes: Path, squares: Path) -> None:
+    one = syrk("cublasDsyrk_v2")
+    captured = [["cublasSetStream_v2", 7], one, ["fake_capture", 7], one, ["fake_capture", 0], one]
+    many = [step for stream in range(3, 70) for step in (["cublasSetStream_v2", stream], one)]
+    both_names = [["cublasSetStream_v2", 0], one, ["cublasSetStream_v2", 1], one]
+    for steps, launches, left in (
+        (captured, 2, {"captured, and the kernel is not loaded, or has no workspace": 1}),
+        (many, 64, {"more CUDA contexts than are supported": 3}),
+        (both_names, 2, {}),
+        ([["fake_memory", 0], one, one], 0, {"no memory for a workspace": 2}),
+        ([["fake_capture", 7], one], 1, {}),  # on another stream, whose capture does not end
+    ):
+        played = play(fakes, steps, pack=squares)
+        assert (len(played.launches), by_reason(played)) == (launches, left)
+        assert not any("capture ended" in line for line in played.log)
+
+
+def test_without_a_copy_cublas_computes_it(fakes: Path, squares: Path) -> None:
+    played = play(fakes, [syrk("cublasDsyrk_v2")] * 5, pack=squares, environment={"FAKE_CUBLAS_PACKS": "13"})
+    assert by_reason(played) == {"the kernel could not be started": 5}
+    assert (len(played.launches), played.statuses) == (3, [[0] * 5])
+    assert sum(line.startswith("cublasDsyrk_v2 ") for line in played.left) == 5
+
+
+@pytest.mark.parametrize("failing", ["cuMemcpy2DAsync", "cuLaunchKernel", "cuMemsetD2D32Async", "cublasZtrttp"])
+def test_what_fails_before_the_copy_leaves_c_to_cublas(fakes: Path, squares: Path, failing: str) -> None:
+    refused = [failing] if failing.startswith("cublas") else []
+    environment = {"FAKE_CUBLAS_REFUSES": "1"} if refused else {}
+    steps = [["fake_fail", failing, 700], syrk("cublasZherk_v2", beta=ONE)]
+    played = play(fakes, steps, pack=squares, environment=environment)
+    assert by_reason(played) == {"the kernel could not be started": 1}
+    assert [line.split()[0] for line in played.left] == [*refused, "cublasZherk_v2"]
+
+
+def test_a_new_stream_with_an_old_handle_waits_for_the_scratch_memory(fakes: Path, squares: Path) -> None:
+    first = syrk("cublasSsyrk_v2")
+    steps = [["cublasSetStream_v2", 7], first, first, ["fake_stream_ids", 1000], first, first]
+    log = play(fakes, steps, pack=squares).log
+    launches = [at for at, line in enumerate(log) if line.startswith("launch ")]
+    assert len(launches) == 4
+    assert [at for at, line in enumerate(log) if line == "wait for all"] == [launches[2] - 1]
+    on_legacy = [["cublasSetStream_v2", 0], first, ["fake_stream_ids", 1000], first]
+    assert "wait for all" not in play(fakes, on_legacy, pack=squares).log
+
+
+def test_a_product_with_a_triangle_is_none_of_the_whole(fakes: Path, squares: Path) -> None:
+    whole = gemm("cublasDgemm_v2", 6, 6, 3, transb=1, B=A, beta=ONE)
+    played = play(fakes, [whole, syrk("cublasDsyrk_v2"), syrk("cublasDsyrk_v2", uplo=1)], pack=squares)
+    assert {one.routine: one.taken for one in played.seen} == {"gemm": 1, "syrk": 2}
