@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.calls import OPS, TYPES, A, B, Call
+from tests.calls import OPS, SIZES, TYPES, A, B, Call
 from tests.fabricated import Winners, configuration, source, trial, tuning_run, winners
+from tests.library_batches import Batch, array_of
 from tests.threads_on_gpu import in_threads as run_in_threads
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
@@ -59,41 +60,53 @@ class Handle:
     def error(self) -> str:
         return self.library.tsm2_last_error(self.handle).decode()  # type: ignore[no-any-return]
 
-    def gemm(self, call: Call) -> int:
-        handle, _, *shape, a, lda, b, ldb, ldc = self._asked(call)
+    def gemm(self, of: Call | Batch) -> int:
+        call = of.call if isinstance(of, Batch) else of
         factors = [np.array([factor]) for factor in call.factors]
         alpha, beta = (ctypes.c_void_p(factor.ctypes.data) for factor in factors)
-        gemm = getattr(self.library, f"tsm2_gemm_{call.dtype}")
-        return int(gemm(handle, *shape, alpha, a, lda, b, ldb, beta, ctypes.c_void_p(call.c), ldc))
+        shape, matrices, count = self._described(of)
+        name = "_strided_batched" * bool(count)
+        if isinstance(of, Batch) and of.arrays:
+            name, bytes_apart = "_batched", [stride * SIZES[call.dtype] for stride in of.strides]
+            places = zip((call.a, call.b, call.c), bytes_apart, of.arrays, strict=True)
+            pointers = [array_of(at, of.count, stride, change) for at, stride, change in places]
+            matrices = [[given, ld] for given, (_, ld, _) in zip(pointers, matrices, strict=True)]
+        a, b, c = matrices
+        routine = getattr(self.library, f"tsm2_gemm_{call.dtype}{name}")
+        return int(routine(self.handle, *shape, alpha, *a, *b, beta, *c, *count))
 
-    def _asked(self, call: Call) -> list[Any]:
-        lda, ldb, ldc = map(ctypes.c_int64, call.leading)
-        extents = [ctypes.c_int64(extent) for extent in (call.m, call.n, call.k)]
+    def _described(self, of: Call | Batch) -> tuple[list[Any], list[list[Any]], list[Any]]:
+        """Return operations and extents, for each matrix its address, leading dimension and stride, and the count."""
+        call, strides, count = (of.call, of.strides, [of.count]) if isinstance(of, Batch) else (of, (), [])
         operations = [OPERATIONS.index(letter) for letter in call.ops]
-        a, b = ctypes.c_void_p(call.a), ctypes.c_void_p(call.b)
-        return [self.handle, TYPES.index(call.dtype), *operations, *extents, a, lda, b, ldb, ldc]
+        extents = [ctypes.c_int64(extent) for extent in (call.m, call.n, call.k)]
+        matrices: list[list[Any]] = [
+            [ctypes.c_void_p(at), ctypes.c_int64(ld)]
+            for at, ld in zip((call.a, call.b, call.c), call.leading, strict=True)
+        ]
+        for matrix, stride in zip(matrices, strides, strict=False):
+            matrix.append(ctypes.c_int64(stride))
+        return [*operations, *extents], matrices, list(map(ctypes.c_int64, count))
 
-    def choice(self, call: Call, size: int = 1024) -> tuple[int, str]:
-        return self.text_by(self.library.tsm2_choice, self._asked(call), size)
+    def _ask(self, name: str, of: Call | Batch, *outputs: Any) -> int:
+        """Return the status of a function that is asked about a product or a batch, whose C has no address."""
+        shape, (a, b, c), count = self._described(of)
+        function = getattr(self.library, f"tsm2_{name}{'_strided_batched' * bool(count)}")
+        dtype = of.call.dtype if isinstance(of, Batch) else of.dtype
+        return int(function(self.handle, TYPES.index(dtype), *shape, *a, *b, *c[1:], *count, *outputs))
 
-    def text_by(self, function: Any, asked: list[Any], size: int = 1024) -> tuple[int, str]:
+    def choice(self, of: Call | Batch, size: int = 1024) -> tuple[int, str]:
         text = ctypes.create_string_buffer(size)
-        return function(*asked, text, ctypes.c_size_t(size)), text.value.decode()
+        return self._ask("choice", of, text, ctypes.c_size_t(size)), text.value.decode()
 
-    def workspace_size(self, call: Call) -> int:
-        return self.size_by(self.library.tsm2_workspace_size, self._asked(call))
-
-    def size_by(self, function: Any, asked: list[Any]) -> int:
+    def workspace_size(self, of: Call | Batch) -> int:
         size = ctypes.c_size_t()
-        assert function(*asked, ctypes.byref(size)) == SUCCESS, self.error
+        assert self._ask("workspace_size", of, ctypes.byref(size)) == SUCCESS, self.error
         return size.value
 
-    def compare(self, call: Call) -> tuple[int, float, float, bool]:
-        return self.times_by(self.library.tsm2_compare, self._asked(call))
-
-    def times_by(self, function: Any, asked: list[Any]) -> tuple[int, float, float, bool]:
+    def compare(self, of: Call | Batch) -> tuple[int, float, float, bool]:
         us, vendor_us, is_slower = ctypes.c_double(), ctypes.c_double(), ctypes.c_int(-1)
-        status = int(function(*asked, ctypes.byref(us), ctypes.byref(vendor_us), ctypes.byref(is_slower)))
+        status = self._ask("compare", of, *(ctypes.byref(one) for one in (us, vendor_us, is_slower)))
         return status, us.value, vendor_us.value, bool(is_slower.value)
 
     def beside(self) -> Handle:
@@ -255,13 +268,14 @@ def driver() -> Any:
     library.fake_reset()
     library.fake_context(0xC0)
     library.fake_device(b"NVIDIA H200", 9, 0)
+    library.fake_memory_type(ctypes.c_ulonglong(0), 0)
     return library
 
 
 def play(path: str, steps: Sequence[Any], device: tuple[str, int, int] = ("NVIDIA H200", 9, 0)) -> Record:
     """Do the steps with a new handle, one after another.
 
-    A step is a Call, a pair of a driver's `fake_` function with its arguments, or a name of Handle's with its own.
+    A step is a Call or a Batch, a driver's `fake_` function with its arguments, or a name of Handle's with its own.
     """
     fake = driver()
     fake.fake_device(device[0].encode(), *device[1:])
@@ -269,7 +283,7 @@ def play(path: str, steps: Sequence[Any], device: tuple[str, int, int] = ("NVIDI
     assert handle.created == SUCCESS, handle.created
     record = Record([])
     for step in steps:
-        if isinstance(step, Call):
+        if isinstance(step, Call | Batch):
             record.statuses.append(handle.gemm(step))
             record.errors.append(handle.error)
         elif step[0].startswith("fake_"):

@@ -90,19 +90,6 @@ def random_matmuls(count: int, seed: int) -> list[Any]:
     return calls
 
 
-UNUSUAL: tuple[dict[str, Any], ...] = (
-    {"operation": {EPILOGUE: 4, BIAS: A}}, {"operation": {EPILOGUE: 2}}, {"operation": {BIAS: A}},
-    {"operation": {POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x2000}, {"operation": {SM_COUNT: 20}},
-    {"operation": {FAST_SUMS: 1}}, {"operation": {UNKNOWN: 1}}, {"operation": {EMULATION: A}}, {"compute": 77},
-    {"compute": 64, "scale": 2}, {"scale": 4}, {"a": {"type": 3}}, {"d": {"more": {BATCHES: 3}}}, {"a": {"ld": 600}},
-    {"b": {"more": {PLANE: 64}}}, {"a": {"more": {UNKNOWN: 1}}}, {"c": {}}, {"c": {"ld": 600}},
-    {"c": {"more": {ORDER: 1}}},
-    {"C": C}, {"C": C, "beta": ONE}, {"beta": [0.5, 0.0]}, {"alpha": ZERO}, {"D": A, "C": A}, {"A": A + 1},
-    {"a": {"rows": 7}},
-    {"algorithm": B, "workspace": A, "workspace_bytes": 100}, {"b": {"more": {STRIDE: 77}}},
-)  # fmt: skip
-
-
 def set_attributes(setting: Any, descriptor: Any, values: dict[int, Any], kinds: dict[int, str]) -> None:
     """Sets attributes to numbers of their kinds, or each to a kind and a number."""
     for number, value in values.items():
@@ -174,3 +161,9 @@ LEFT: list[tuple[dict[str, Any], str]] = [
         {"C": A, "D": B - 4})),
     ({"transa": 1}, NO_KERNEL),
 ]  # fmt: skip
+UNUSUAL: tuple[dict[str, Any], ...] = (
+    *(changes for changes, _ in LEFT if not changes.keys() & {"k", "transa"}),
+    {"compute": 77}, {"compute": 64, "scale": 2}, {"scale": 4}, {"a": {"type": 3}}, {"a": {"ld": 600}}, {"c": {}},
+    {"C": C}, {"beta": [0.5, 0.0]}, {"b": {"more": {STRIDE: 77}}}, {"d": {"more": {BATCHES: 3}}},
+    {"algorithm": B, "workspace": A, "workspace_bytes": 100},
+)  # fmt: skip

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.calls import FACTORS, OPS, SIZES, A, B, C, Call, few, is_launch_of, random_call
-from tests.library_batches import ASCENDING, SMALL, Batch, of_shape, play_batches
+from tests.library_batches import ASCENDING, SMALL, Batch, of_shape
 from tests.library_calls import (
     INVALID_VALUE,
     NOT_SUPPORTED,
@@ -24,6 +24,7 @@ from tests.library_calls import (
     InProcess,
     Started,
     fabricated_library,
+    play,
     problems_of_all,
     tried,
 )
@@ -82,7 +83,7 @@ def test_each_batch_is_launched_as_it_is(there: InProcess, of_all: tuple[str, di
     @given(st.randoms(use_true_random=True))
     def each_is(rng: random.Random) -> None:
         batches = [random_batch(rng) for _ in range(20)]
-        record = there(play_batches, library, batches)
+        record = there(play, library, batches)
         assert set(record.errors) == {""}, record.errors
         for batch, launch in zip(batches, record.launches, strict=True):
             found = launched(launch, problems[launch.binary.split()[0]])
@@ -105,14 +106,14 @@ def path(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> str:
 
 def test_blocks_that_share_a_batch_get_its_strides(there: InProcess, path: str) -> None:
     for batch in (STRIDED, BY_POINTERS):
-        (launch,) = there(play_batches, path, [batch]).launches
+        (launch,) = there(play, path, [batch]).launches
         assert (launch.grid, launch.block, launch.smem_bytes) == ([8, 1, 1], [128, 1, 1], 16384)
         assert launch.values(32, "f4") == [6, 2, 3, 1, A, 6, B, 3, 0, C, 6, 3, 18, 6, 12]
 
 
 def test_each_product_gets_its_part_of_the_workspace(there: InProcess, path: str) -> None:
     batch = of_shape("f32", "TN", 4, 130, 5, 300)
-    record = there(play_batches, path, [("workspace_of", batch), batch])
+    record = there(play, path, [("workspace_size", batch), batch])
     (launch,) = record.launches
     (*_, ldc, _, counters, count, stride_a, stride_b, stride_c, of_sums, of_counters) = launch.values(32, "f4")
     assert launch.grid == [4, 2, 4]  # two tiles down and two across
@@ -120,37 +121,37 @@ def test_each_product_gets_its_part_of_the_workspace(there: InProcess, path: str
     assert (of_sums, of_counters) == (2 * 4 * 128 * 4, 4)
     allocated = [line for line in record.brief if line.startswith(("allocate", "zero"))]
     assert allocated == [f"allocate {4 * 4 * of_sums}", "allocate 64", f"zero {counters:x} 16 words on 0"]
-    ((needed, _),) = record.values["workspace_of"]
+    needed = record.values["workspace_size"]
     assert needed > 4 * 4 * of_sums + 64
     for size, status in ((needed, SUCCESS), (needed - 256, WORKSPACE_TOO_SMALL)):
-        given = there(play_batches, path, [("set_workspace", 0x7000000, size), batch])
+        given = there(play, path, [("set_workspace", 0x7000000, size), batch])
         assert given.statuses == [status]
-    assert there(play_batches, path, [("fake_memory", 100), batch]).statuses == [OUT_OF_MEMORY]
+    assert there(play, path, [("fake_memory", 100), batch]).statuses == [OUT_OF_MEMORY]
 
 
 def test_one_product_is_a_single_one_and_so_is_a_batch_that_is_one(there: InProcess, path: str) -> None:
     """The rows of A and C side by side in columns that all products share, or the columns of B and C."""
     one = of_shape("f32", "NN", 1, 60, 2, 3, gap=-(10**6))
     pointers = replace(one, strides=(0, 0, 0), arrays=ASCENDING)
-    by_one, by_pointers, single = there(play_batches, path, [one, pointers, one.call]).launches
+    by_one, by_pointers, single = there(play, path, [one, pointers, one.call]).launches
     assert by_one == by_pointers == single
     in_rows = Batch(Call("f32", "NN", 4, 2, 3, lda=22, ldc=21), 5, (4, 0, 4))
     in_columns = Batch(Call("f32", "NN", 4, 2, 3, lda=5, ldb=4, ldc=6), 5, (0, 8, 12))
     apart = replace(in_rows, strides=(4, 6, 4))
-    launches = there(play_batches, path, [in_rows, in_columns, apart]).launches
+    launches = there(play, path, [in_rows, in_columns, apart]).launches
     assert [launch.values(32, "f4")[:11] for launch in launches] == [
         [20, 2, 3, 1, A, 22, B, 3, 0, C, 21], [4, 10, 3, 1, A, 5, B, 4, 0, C, 6], [4, 2, 3, 1, A, 22, B, 3, 0, C, 21],
     ]  # fmt: skip
-    text = [there(play_batches, path, [("choice_of", one)]).values["choice_of"][0] for one in (in_rows, apart)]
-    assert "as one product 20x2x3" in text[0][0][1]
-    assert text[1][0][1].startswith("small:")
+    (_, merged), (_, of_batch) = (there(play, path, [("choice", one)]).values["choice"] for one in (in_rows, apart))
+    assert "as one product 20x2x3" in merged
+    assert of_batch.startswith("small:")
 
 
 def test_a_batch_is_of_gram_matrices_by_its_strides_too(there: InProcess, tmp_path: Path) -> None:
     gram = tried(Problem(6, 6, 3, "f32", "nx", 9), IN_BLOCKS, config=spelt(SMALL))
     path = str(fabricated_library(tmp_path, gram))
     call = Call("f32", "NT", 6, 6, 3, a=A, b=A)
-    record = there(play_batches, path, [Batch(call, 3, (18, of_b, 36)) for of_b in (18, 36)])
+    record = there(play, path, [Batch(call, 3, (18, of_b, 36)) for of_b in (18, 36)])
     assert record.statuses == [SUCCESS, NOT_SUPPORTED]
 
 
@@ -162,8 +163,8 @@ def test_choices_are_kept_apart(there: InProcess, path: str) -> None:
         *(Batch(call, 5, other) for other in ((5, 0, 4), (4, 6, 4), (4, 0, 42), (0, 6, 42))),
         *(Batch(one, 5, (4, 0, 4)) for one in (replace(call, ldc=22), replace(call, lda=24), replace(call, m=3))),
     ]
-    together = there(play_batches, path, others * 2)
-    alone = [launch for one in others for launch in there(play_batches, path, [one]).launches]
+    together = there(play, path, others * 2)
+    alone = [launch for one in others for launch in there(play, path, [one]).launches]
     assert together.launches == 2 * alone
     assert len(set(map(str, alone))) == len(others)
 
@@ -172,7 +173,7 @@ def test_choices_are_kept_apart(there: InProcess, path: str) -> None:
 def test_without_products_or_elements_nothing_is_done(there: InProcess, path: str, arrays: tuple[str, ...]) -> None:
     empty = [replace(STRIDED, count=0), replace(STRIDED, call=replace(STRIDED.call, m=0))]
     empty.append(replace(STRIDED, call=replace(STRIDED.call, k=0, beta=1)))
-    record = there(play_batches, path, [replace(one, arrays=arrays) for one in empty])
+    record = there(play, path, [replace(one, arrays=arrays) for one in empty])
     assert (record.statuses, record.log) == ([SUCCESS] * 3, [])
 
 
@@ -181,7 +182,7 @@ def test_an_alpha_of_0_clears_each_c(there: InProcess, path: str) -> None:
     by_product = [f"zero {C + at:x} pitch 28 width 24 height 3 on 0" for at in (0, 4 * (7 * 3 + 5))]
     by_column = [f"zero {C + 28 * column:x} pitch {4 * 26} width 24 height 1000 on 0" for column in range(3)]
     for count, log in ((2, by_product), (1000, by_column)):
-        record = there(play_batches, path, [of_shape("f32", "NN", count, 6, 3, 3, gap=5, pad=1, alpha=0)])
+        record = there(play, path, [of_shape("f32", "NN", count, 6, 3, 3, gap=5, pad=1, alpha=0)])
         assert (record.statuses, record.log) == ([SUCCESS], log)
 
 
@@ -240,15 +241,15 @@ WRONG = [
 def test_what_is_refused_is_told(there: InProcess, path: str, status: int, cases: list[tuple[Batch, str]]) -> None:
     side_by_side = changed(ldc=18, strides=(18, 6, 6))  # matrices of C in each other's rows
     for batch, error in cases:
-        record = there(play_batches, path, [batch, STRIDED, by("", "pinned", ""), side_by_side])
+        record = there(play, path, [batch, STRIDED, by("", "pinned", ""), side_by_side])
         assert record.statuses == [status, *[SUCCESS] * 3]
         assert record.errors[0].startswith(error)
 
 
 def test_a_batch_is_compared_with_cublas(there: InProcess, path: str) -> None:
     known = of_shape("f32", "NN", 9, 8, 8, 8)
-    steps = [("compare_of", known), ("compare_of", replace(known, count=0)), ("choice_of", known)]
-    values = there(play_batches, path, steps).values
-    assert values["compare_of"][0] == ((SUCCESS, 500.0, 0.0, False), "")
-    assert values["compare_of"][1][0] == (NOT_SUPPORTED, 0.0, 0.0, True)
-    assert values["choice_of"][0][0][1].endswith("tuned for this shape; with the L2 clean 500.0 us measured")
+    values = there(play, path, [("compare", known), ("choice", known)]).values
+    assert values["compare"] == (SUCCESS, 500.0, 0.0, False)
+    assert values["choice"][1].endswith("tuned for this shape; with the L2 clean 500.0 us measured")
+    nothing = there(play, path, [("compare", replace(known, count=0))]).values
+    assert nothing["compare"] == (NOT_SUPPORTED, 0.0, 0.0, True)

@@ -124,7 +124,6 @@ RATIOS: dict[str, tuple[Callable[[], float], Callable[[], float] | float, float,
         lambda: after_measured(OTHER), lambda: best(SPLIT, R, 380.0, OTHER)[0], 1.98, 2.02),
     "the nearest measured time, far away": (
         lambda: after_measured(FAR), lambda: best(SPLIT, R, 380.0, FAR)[0], 1.001, 1.5),
-    "few rows": (lambda: best(LOOPING, (10**7, 16, 16), 332.0, (100, 8, 8))[0], 5, 1, 3),
     **{f"{half} blocks": (
         partial(rates_us, SHARING, WIDE, splits=half), partial(rates_us, SHARING, WIDE, splits=2 * half), 1.6, 3)
        for half in (132, 66, 33)},
@@ -137,16 +136,11 @@ RATIOS: dict[str, tuple[Callable[[], float], Callable[[], float] | float, float,
         partial(rates_us, (replace(SLOW, n_padding=8), SHARING[1]), (20480, n, 20480)),
         partial(rates_us, (SLOW, SHARING[1]), (20480, n, 20480)), 0.99 * padded / 64, 1.01 * padded / 64)
        for n, padded in ((1, 8), (9, 16), (64, 64))},
-    "waves of tiles": (
-        lambda: best((Tiling(8, 1, 1, 512, 0, 1.03), Launch(256, 1, 0, 1)), (2000, 1, 20480), 70.0, (10**6, 1, 4))[0],
-        10**6 / (SMS * 8), 0.499, 1),
     "pipelined tiles": (
         lambda: best((replace(SHARING[0], tile_m=32, tile_n=0, k_step=0, is_pipelined=True),
                       replace(SHARING[1], rows_per_block=1)), (10**6, 8, 48), 60.0, (10**7, 8, 4))[0],
         (10**7 * 12 * 4) / 4.7e6, 0.9, 1.6),
     "cuBLAS at a measured shape": (lambda: vendor_us(R, (R, 400.0), ((100, 8, 1000), 50.0)), 400, 0.98, 1.02),
-    "cuBLAS near another": (lambda: vendor_us((112, 8, 1100), (R, 400.0), ((100, 8, 1000), 50.0)), 50, 0.9, 1.1),
-    "cuBLAS for twice the k": (lambda: vendor_us((20480, 8, 2 * 20480), (R, 400.0)), 800, 0.9, 1.1),
     "cuBLAS for odd lines": (lambda: vendor_us((20480, 8, 20479), (R, 400.0)), 440, 0.98, 1.02),
     "whole tiles of cuBLAS": (lambda: vendor_us((500_000, 36, 36), ((500_000, 64, 64), 400.0)), 400, 0.6, 1),
     "cuBLAS for a matrix and not a vector": (

@@ -10,7 +10,7 @@ import pytest
 
 from tests import lt_calls as lt
 from tests.calls import SIZES, A, C, Call
-from tests.library_batches import SMALL, Batch, of_shape, play_batches
+from tests.library_batches import SMALL, Batch, of_shape
 from tests.library_calls import InProcess, fabricated_library, tried
 from tests.library_calls import play as play_library
 from tests.lt_calls import BATCHES, MORE, NO_KERNEL, STRIDE, WRONG, matmul
@@ -60,7 +60,7 @@ def test_each_routine_launches_what_the_library_launches(
     for batch in batches:
         asked = [step for step, _ in ways_to_ask(batch.call, batch.count, batch.strides)]
         assert {step[0] for step in asked} >= {"cublasGemmStridedBatchedEx", lt.MATMUL}
-        expected = there(play_batches, str(batched), [batch])
+        expected = there(play_library, str(batched), [batch])
         played = play(fakes, asked, pack=batched)
         assert (played.told, played.left, expected.statuses) == ("", [], [0])
         assert played.launches == [line for line in expected.log if line.startswith("launch ")] * len(asked)
@@ -71,7 +71,7 @@ def test_a_batch_that_is_one_product_gets_the_kernel_of_that(there: InProcess, f
     in_rows = Batch(Call("f32", "NN", 4, 2, 3, lda=22, ldc=21), 5, (4, 0, 4))
     in_columns = Batch(Call("f32", "NN", 4, 2, 3), 5, (0, 6, 8))
     for batch, mnk in ((in_rows, (20, 2, 3)), (in_columns, (4, 10, 3))):
-        expected = there(play_batches, str(batched), [batch])
+        expected = there(play_library, str(batched), [batch])
         assert tuple(expected.launches[0].values(32, "f4")[:3]) == mnk
         asked = [step for step, _ in ways_to_ask(batch.call, batch.count, batch.strides)]
         played = play(fakes, asked, pack=batched)
