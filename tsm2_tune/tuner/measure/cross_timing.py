@@ -156,10 +156,7 @@ class CrossTiming:
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
 
     def _unsettled_between(self, kind: Problem) -> list[Problem]:
-        """Return the shapes between tuned shapes that need a final (repeated timing of the fastest kernels).
-
-        A final is also needed if times of cuBLAS are wanted and the shape's winner has none.
-        """
+        """Return the shapes between tuned shapes that need a final (repeated timing of the fastest kernels)."""
         device, cache, vendor = self.tuner.target.identity.name, self.tuner.cache, self.tuner.options.vendor
         rows = self.store.best(device=device, cache=cache, alike=kind, between=True)
         return [

@@ -125,10 +125,7 @@ class _KernelRunner:
         self.too_large = 0  # that were left out, since their operands do not fit in memory
 
     def prepare_concurrent_calls(self, used: ExitStack, taken_bytes: int) -> list[_ConcurrentCall]:
-        """Prepare slow calls that run concurrently with the other calls, as long as their operands fit in memory.
-
-        Closing `used` frees the operands.
-        """
+        """Prepare slow calls that run concurrently with the other calls, as long as their operands fit in memory."""
         most_bytes = MOST_CONCURRENT * self._device.limits.memory_bytes
         prepared: list[_ConcurrentCall] = []
         for number, call in enumerate(self._run.calls):

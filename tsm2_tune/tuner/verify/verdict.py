@@ -57,10 +57,7 @@ def verify(
     seed: int,
     checks: tuple[Check, ...] = (),
 ) -> Verdict:
-    """Verify the kernel by `checks`, or by `checks_of` the problem if `checks` is empty. Return the verdict.
-
-    May raise LaunchFailed and KernelFault.
-    """
+    """Verify the kernel by `checks`, or by `checks_of` the problem if `checks` is empty. Return the verdict."""
     (verdict,) = verify_each(device, [KernelCalls(operands, bound, checks or checks_of(operands.problem), seed)])
     return verdict
 
@@ -179,11 +176,7 @@ class _Call:
 
 
 def _start_inspection(operands: Operands, check: Check, bound: BoundKernel | None, place: int) -> _Call:
-    """Queue the kernels that inspect a call's results and write report number `place`.
-
-    The kernels are queued without waiting for each other: on small problems, waiting would take longer than the
-    kernels.
-    """
+    """Queue the kernels that inspect a call's results and write report number `place`."""
     workspace, counters = (bound.workspace, bound.counters) if bound is not None else ((), None)
     watched = (*workspace, *operands.every)
     inputs = [operand for operand in operands.every if operand.name != "C"]

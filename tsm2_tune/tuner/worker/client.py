@@ -119,10 +119,7 @@ class Worker:
         return answer
 
     def verify_in_full(self, request: FullVerification) -> AttemptResult:
-        """Verify a kernel by many more checks than `attempt` does.
-
-        Return a result with a verdict and no measurement. Its outcome is OK if the kernel is correct.
-        """
+        """Verify a kernel by many more checks than `attempt` does."""
         answer = self._ask(request)
         assert isinstance(answer, AttemptResult)
         return answer
@@ -228,10 +225,7 @@ class Worker:
         return self._connection
 
     def _first_message(self) -> tuple[str, Any] | None:
-        """Start a process if none runs. Return its first message, which says whether the device opened.
-
-        Return None if the process died or the support kernels' file was removed.
-        """
+        """Start a process if none runs. Return its first message, which says whether the device opened."""
         if self._connection is None:
             self._start()
         assert self._connection is not None

@@ -61,10 +61,7 @@ def serve(connection: Connection, spec: str, support_path: str) -> None:
 
 
 def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, object]:
-    """Return the error message to the parent process as a kind and a content.
-
-    The kind is "lost" if the file of the support kernels was removed, otherwise "error".
-    """
+    """Return the error message to the parent process as a kind and a content."""
     if isinstance(error, LaunchFailed | OSError) and not os.path.exists(support_path):
         return "lost", f"{support_path} was removed before it was loaded"
     if isinstance(error, LaunchFailed):
@@ -134,10 +131,7 @@ class _RequestHandler:
                 bound.free()
 
     def _quick_measured(self, request: Attempt, bound: BoundKernel) -> Measurement | None:
-        """Time the kernel's first launches before the kernel is verified, to find a slow kernel early.
-
-        Return None without timing if the request has no time limit `within_us`.
-        """
+        """Time the kernel's first launches before the kernel is verified, to find a slow kernel early."""
         if request.within_us is None:
             return None
         self._stage("a first look")
@@ -147,10 +141,7 @@ class _RequestHandler:
         return quick_measure(self._device, partial(bound.start, operands.arguments()), request.cache)
 
     def _verified(self, request: Attempt, bound: BoundKernel) -> Verdict:
-        """Verify the kernel on the request's small problems, then on its problem.
-
-        Return the verdict on the first wrong result, or a verdict that the kernel is correct.
-        """
+        """Verify the kernel on the request's small problems, then on its problem."""
         if request.probes:
             self._stage("verification on probes")
             verdict = self._verified_on_probes(request, bound)

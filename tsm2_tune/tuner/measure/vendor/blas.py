@@ -120,7 +120,7 @@ def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
 
 
 def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
-    """Return the element type and the two cublasOperation_t of the problem's GEMM."""
+    """Return the type and both cublasOperation_t of the problem's GEMM. Raise CublasError if BLAS has none."""
     if problem.dtype_name not in ELEMENTS:
         raise CublasError(f"BLAS has no product of {problem.dtype_name}")
     element = ELEMENTS[problem.dtype_name]
@@ -167,7 +167,7 @@ class Gemv:
 
 
 def gemv_of(operands: Operands) -> Gemv:
-    """Return the arguments of GEMV C = op(A) B for these operands, with n = 1."""
+    """Return the arguments of GEMV C = op(A) B, with n = 1. Raise CublasError if BLAS has none for the problem."""
     problem = operands.problem
     letters = [letter if problem.dtype.is_complex else UNCONJUGATED.get(letter, letter) for letter in problem.factors]
     if (

@@ -31,7 +31,7 @@ class Cublas:
         self._library.cublasDestroy_v2(self._handle)
 
     def launch(self, operands: Operands) -> Callable[[], None]:
-        """Return a function that launches C = A B on the operands' present buffers."""
+        """Return a function that launches C = A B on these buffers. Raise CublasError if BLAS has no GEMM for it."""
         gemm = gemm_of(operands)
         element = gemm.element
         alpha, beta = scalar_of(element, 1.0), scalar_of(element, 0.0)

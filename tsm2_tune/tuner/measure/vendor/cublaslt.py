@@ -73,7 +73,7 @@ class CublasLt:
         self._workspace.free()
 
     def plan(self, operands: Operands) -> Plan:
-        """Return a Plan of C = A B on the operands' buffers."""
+        """Return a Plan of C = A B on the operands' buffers. Raise CublasError if BLAS has no GEMM for it."""
         return Plan(self._library, self._handle, self._workspace, gemm_of(operands))
 
 

@@ -41,7 +41,7 @@ class Timed:
 
 
 def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
-    """Return cuBLAS's GEMM, and its SYRK or GEMV if that routine can compute the product."""
+    """Return cuBLAS's GEMM, and its SYRK or GEMV if that can compute it. Raise CublasError if it has no GEMM."""
     problem = operands.problem
     found = [Routine(routine_of(gemm_of(operands).routine), cublas.launch(operands))]
     with suppress(CublasError):
@@ -61,7 +61,7 @@ def routines_of_cublaslt(plan: Plan) -> list[Routine]:
 
 
 def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Cache.CLEAN) -> list[Timed]:
-    """Return the routines that launch without an error, sorted by their median time in L2 state `cache`."""
+    """Return the routines that launch, by their median time in L2 state `cache`. Raise CublasError if none does."""
     found: list[Timed] = []
     declined: CublasError | None = None
     for routine in routines:

@@ -38,7 +38,7 @@ class Syrk:
 
 
 def operation_of(problem: Problem) -> int:
-    """Return the cublasOperation_t of X in the product X^T X or X^H X."""
+    """Return the cublasOperation_t of X in X^T X or X^H X. Raise CublasError if neither SYRK nor HERK has it."""
     if not problem.dtype.is_complex:
         return NO_TRANSPOSE if problem.op[0] == "n" else TRANSPOSE
     if problem.op not in HERK:
@@ -65,7 +65,7 @@ def syrk_of(operands: Operands) -> Syrk:
 
 
 def launch(cublas: Cublas, operands: Operands) -> Callable[[], None]:
-    """Return a function that launches C = X^T X or C = X^H X, which writes only the lower triangle of C."""
+    """Return a launcher of X^T X or X^H X into C's lower triangle. Raise CublasError if cuBLAS lacks it."""
     syrk = syrk_of(operands)
     alpha, beta = syrk.scalar(1.0), syrk.scalar(0.0)
     x, c = ctypes.c_void_p(syrk.x), ctypes.c_void_p(syrk.c)
