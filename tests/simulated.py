@@ -55,7 +55,7 @@ COMPILES_NOTHING = cast(
     SimpleNamespace(
         support=lambda *_: __file__,
         begin_support=lambda _: None,
-        begin=_binary,
+        begin=lambda *_: SimpleNamespace(done=lambda: True),
         finish=_binary,
         files=lambda *paths: paths,
         are_whole=lambda *_: True,
@@ -65,20 +65,33 @@ COMPILES_NOTHING = cast(
 
 
 class Simulated(Tuner):
-    """A device on which kernels take the times that it is given; what has none crashes."""
+    """A device on which kernels take the times that it is given; what has none crashes.
 
-    def __init__(self, store: Store, times: Times, in_turns: Times | None = None, **options: Any) -> None:
+    In finals a kernel takes its time in `in_turns`, else its given one, else `change` times its newest stored one.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        times: Times | None = None,
+        in_turns: Times | None = None,
+        change: float = 1.0,
+        **options: Any,
+    ) -> None:
         self.target, self.options, self.phases = TARGET, Options(**options), PhaseTimer()
-        self._store, self._times, self._in_turns, self._ceilings = store, times, in_turns or {}, RUN.ceilings
+        self._store, self._times, self._in_turns, self._change = (
+            store,
+            {} if times is None else times,
+            in_turns or {},
+            change,
+        )
+        self._ceilings, self._compilers = RUN.ceilings, COMPILES_NOTHING
         libraries = VendorLibraries((("cuBLAS", 130100),))
-        self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists, vendor=lambda: libraries))
-        self._compilers = COMPILES_NOTHING
+        self._worker = cast(Worker, SimpleNamespace(time_finalists=self.time_finalists, vendor=lambda: libraries))
         self.tried: list[tuple[str, Problem]] = []
         self.rounds: list[tuple[Problem, frozenset[str]]] = []
         self.in_full: list[tuple[str, Problem]] = []
-        self.wrong: set[str] = set()  # in the full verification
-        self.interrupted: set[str] = set()  # there
-        self.faulting: set[str] = set()  # there
+        self.refuted: dict[str, Outcome] = {}  # by the full verification
         self.slowed = 0  # samples of each time while the clock had dropped
         self.failure: AttemptResult | None = None  # of each final
 
@@ -92,20 +105,20 @@ class Simulated(Tuner):
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
         self.in_full.append((config.text, problem))
-        outcome = Outcome.WRONG_RESULT if config.text in self.wrong else Outcome.OK
-        outcome = Outcome.INTERRUPTED if config.text in self.interrupted else outcome
-        outcome = Outcome.CRASHED if config.text in self.faulting else outcome
+        outcome = self.refuted.get(config.text, Outcome.OK)
         return AttemptResult(outcome, "it was so", verdict=Verdict(True, 0.1, "right"))
 
-    def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
+    def time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
         at = request.problem
         tried = self._store.history(DEVICE, at, tuple(FAMILIES), TODAY).tried()
-        stored = {render(at, one.config).digest: one.config.text for one in tried}
+        stored = {render(at, one.config).digest: one for one in tried}
         members = [stored[entry.path] for entry in request.entries]
         if self.failure is not None:
             return self.failure
-        self.rounds.append((request.problem, frozenset(members)))
-        us = (self._in_turns.get(pair, self._times[pair]) for pair in ((text, request.problem) for text in members))
+        self.rounds.append((at, frozenset(one.config.text for one in members)))
+        newest = [((one.config.text, at), self._change * (one.newest_us or 0.0)) for one in members]
+        given = [self._times.get(pair, us) for pair, us in newest]
+        us = (self._in_turns.get(pair, us) for (pair, _), us in zip(newest, given, strict=True))
         found = tuple(replace(measurement(one, 0.1), slowed=self.slowed) for one in us)
         return FinalTimes((found,), (vendor_measurement(101.0),) if request.vendor else ())
 
@@ -118,44 +131,7 @@ def stored_trial(config: KernelConfig, problem: Problem, median_us: float | None
     return trial(median_us or 0.0, config, problem=problem, spread_us=0.1, source=source, **changes)
 
 
-class Replay(Tuner):
-    """Tries nothing; a kernel's time in the next final is `again` times what it was before, 1 if not given."""
-
-    def __init__(self, store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> None:
-        self.target, self.options, self.phases = TARGET, Options(), PhaseTimer()
-        self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
-        self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists))
-        self._compilers = COMPILES_NOTHING
-        self.in_full: list[str] = []  # configurations verified in full
-        self.refuted: dict[Tsm2Config, Outcome] = {}
-        self.rounds: list[tuple[Tsm2Config, ...]] = []
-        self.failure: AttemptResult | None = None  # of each final
-
-    def tune(self, *_: Any) -> Any:
-        return iter(())
-
-    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        self.in_full.append(config.text)
-        outcome = self.refuted.get(cast(Tsm2Config, config), Outcome.OK)
-        return AttemptResult(
-            outcome, "C[3, 1] = 2" * (outcome is not Outcome.OK), verdict=Verdict(True, 0.1, "right")
-        )
-
-    def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
-        if self.failure is not None:
-            return self.failure
-        stored = self._store.history(DEVICE, request.problem, ("tsm2",), TODAY).tried()
-        trials = {render(request.problem, one.config).digest: one for one in stored}
-        members = [trials[entry.path] for entry in request.entries]
-        self.rounds.append(tuple(cast(Tsm2Config, one.config) for one in members))
-        times = ((one.newest_us or 0.0) * self._change for one in members)
-        measured = (
-            measurement(self._again.get(config, us), 0.1) for config, us in zip(self.rounds[-1], times, strict=True)
-        )
-        return FinalTimes((tuple(measured),))
-
-
-def tried(store: Store, times: Mapping[Tsm2Config, float], **changes: Any) -> None:
+def store_trials(store: Store, times: Mapping[Tsm2Config, float], **changes: Any) -> None:
     """Store a trial of each configuration with its time."""
     for config, median_us in times.items():
         store.add_trial(RUN, stored_trial(config, PROBLEM, median_us, **changes))
