@@ -1,30 +1,35 @@
-"""Problems are divided among runs by leases, and among the devices of a run by its queue."""
+"""Problems are divided among runs by leases, and among the devices of a run by its queue. Runs outlast faults."""
 
 from __future__ import annotations
 
 import os
+import random
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from tests.call_log import logged
 from tests.fabricated import PROBLEM, plain_sql
-from tests.simulated import DEVICE, RUN, SHAPES, Replay, stored_trial
+from tests.simulated import DEVICE, RUN, SHAPES, Simulated, stored_trial
 from tests.standing_in import Spied
-from tsm2_tune.errors import WorkerError
+from tsm2_tune.errors import StoreError, WorkerError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.results.history import History
+from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Trial
 from tsm2_tune.tuner.runs import problem_queue
@@ -32,33 +37,34 @@ from tsm2_tune.tuner.runs.events import Noted, ProblemEnded, ProblemEvent, Probl
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, Leases
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue, tune_problems
 from tsm2_tune.tuner.runs.remote_executor import ExecutorLost
+from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import MOST_LOST, Candidates
-from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import ProblemHistory
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.client import AttemptResult
 
 
-def fabricated_us(config: KernelConfig) -> float:
-    threads, columns = (int(config.tunables[name]) for name in ("threads", "columns"))
-    return 100.0 + threads / 1000 + columns
+class Fabricating(Simulated):
+    """Tries each candidate in no time. Before each trial it calls `step`. It is lost whenever it tries `deadly`."""
 
-
-class Fabricating(Replay):
-    """Tries each candidate in no time. Before each trial it calls `step`."""
-
-    def __init__(self, store: Store, step: Callable[[], object] = lambda: None, **options: Any) -> None:
-        super().__init__(store)
-        self.options, self.step = Options(**{"storage_seconds": 0.0} | options), step
+    def __init__(
+        self, store: Store, step: Callable[[], object] = lambda: None, deadly: str = "", **options: Any
+    ) -> None:
+        super().__init__(store, **{"storage_seconds": 0.0} | options)
+        self.step, self.deadly = step, deadly
 
     def tune(self, search: Candidates, *_: Any) -> Iterator[Trial]:
         for one in search:
+            if one.config.text == self.deadly:
+                search.put_back(one, is_suspect=True)
+                raise WorkerError("its process was lost")
             try:
                 self.step()
             except BaseException:
                 search.put_back(one)
                 raise
-            yield stored_trial(one.config, one.problem, fabricated_us(one.config), full_verdict=None)
+            threads, columns = (int(one.config.tunables[name]) for name in ("threads", "columns"))
+            yield stored_trial(one.config, one.problem, 100.0 + threads / 1000 + columns)
 
 
 def space_of(configurations: int, problem: Problem = PROBLEM) -> SearchSpace:
@@ -82,22 +88,29 @@ def texts(space: SearchSpace) -> list[str]:
     return sorted(one.config.text for one in space.kept)
 
 
+def taking_turns(
+    runs: dict[int, Iterator[ProblemEvent]], turn: Callable[[int], object] = lambda _: None
+) -> dict[int, list[ProblemEvent]]:
+    """The events of runs that go on by one event in turn. Before each, `turn` is called with the run's number."""
+    events = {number: list[ProblemEvent]() for number in runs}
+    while runs:
+        for number in list(runs):
+            turn(number)
+            if (event := next(runs[number], None)) is None:
+                del runs[number]
+            else:
+                events[number].append(event)
+    return events
+
+
 def test_runs_taking_turns_tune_each_problem_once(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spaces = [space_of(3, problem) for problem in SHAPES]
     monkeypatch.setattr(problem_queue, "datetime", SimpleNamespace(now=lambda _: datetime(2026, 1, 1, tzinfo=UTC)))
     options: dict[str, Any] = {"strategy": "exhaustive", "max_trials": 3}
     with Store.open(path, create=True) as other:
-        runs = [
-            tune_problems(spaces, Fabricating(one, seed=seed, **options), one, families=("tsm2",))
-            for seed, one in enumerate((store, other))
-        ]
-        events, left = [list[ProblemEvent](), list[ProblemEvent]()], [0, 1]
-        while left:
-            for number in tuple(left):
-                if (event := next(runs[number], None)) is None:
-                    left.remove(number)
-                else:
-                    events[number].append(event)
+        devices = [Fabricating(one, seed=seed, **options) for seed, one in enumerate((store, other))]
+        runs = [tune_problems(spaces, one, one._store, families=("tsm2",)) for one in devices]
+        events = taking_turns(dict(enumerate(runs))).values()
     ended = [ends(of_run) for of_run in events]
     assert sorted(one.problem for of_run in ended for one in of_run) == sorted(SHAPES)
     assert {one.new_trials for of_run in ended for one in of_run} == {3}
@@ -108,53 +121,26 @@ def test_runs_taking_turns_tune_each_problem_once(store: Store, path: Path, monk
         [f"other runs have tuned {len(ended[0])} of the 5 problems meanwhile"],
     ]
     assert plain_sql(path, "SELECT count(*), count(DISTINCT run_id) FROM trial") == [(3 * len(SHAPES), 2)]
+    assert plain_sql(path, "SELECT DISTINCT strategy, space_configurations FROM trial") == [("exhaustive", 3)]
+    assert set(plain_sql(path, "SELECT search_ended FROM trial WHERE search_ended <> ''")) == {("all tried",)}
     assert plain_sql(path, "SELECT * FROM lease") == []
 
 
-def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store, path: Path) -> None:
-    for problem, make in ((SHAPES[0], None), (SHAPES[1], exhaustive)):
-        executor = Fabricating(store, strategy="random")
-        list(tune_problems([space_of(1, problem)], executor, store, make_strategy=make, families=("tsm2",)))
-    assert {row.problem: row.strategy for row in store.best()} == {SHAPES[0]: "random", SHAPES[1]: None}
-    found = plain_sql(path, "SELECT space_configurations, search_ended FROM trial ORDER BY id")
-    assert found == [(1, "all tried"), (None, None)]
+def test_the_next_problem_compiles_after_the_search_of_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = list[Problem]()
 
+    def compile_ahead(_: object, candidates: Sequence[Candidate]) -> NoReturn:
+        compiled.extend(one.problem for one in candidates)
+        raise WorkerError("no room for compilers")  # which is no failure of the run
 
-class Compiling(Fabricating):
-    """A device that verifies a problem's kernel in full only when the next problem's first candidates compile."""
-
-    has_compiler = True
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.compiled, self._began = list[Problem](), threading.Semaphore(0)
-
-    def compile_ahead(self, candidates: Sequence[Candidate]) -> Any:
-        self.compiled += [one.problem for one in candidates]
-        self._began.release()
-        if not self.has_compiler:
-            raise WorkerError("no room for compilers")
-
-    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        assert problem == SHAPES[-1] or self._began.acquire(timeout=30)
-        return super().verify_in_full(problem, config)
-
-
-@pytest.mark.parametrize("has_compiler", [True, False])
-def test_the_next_problem_compiles_during_the_full_verification(store: Store, has_compiler: bool) -> None:
-    executor = Compiling(store)
-    executor.has_compiler = has_compiler
-    ended = ends(tuning([space_of(3, problem) for problem in SHAPES], store, executor))
-    assert executor.compiled == [problem for problem in SHAPES[1:] for _ in range(3)]
+    monkeypatch.setattr(Fabricating, "compile_ahead", compile_ahead)
+    ended = ends(tuning([space_of(3, problem) for problem in SHAPES], store))
+    assert compiled == [problem for problem in SHAPES[1:] for _ in range(3)]
     assert [(one.problem, one.new_trials) for one in ended] == [(problem, 3) for problem in SHAPES]
 
 
 def shared(
-    store: Store,
-    spaces: list[SearchSpace],
-    executors: list[Fabricating],
-    unfinished: Sequence[Problem] = (),
-    left: Sequence[Problem] = (),
+    store: Store, spaces: list[SearchSpace], executors: Sequence[Fabricating], unfinished: Sequence[Problem] = ()
 ) -> list[list[Any]]:
     """The events of devices that share a queue, each in a thread of its own, or the error that ended it."""
     found = [list[Any]() for _ in executors]
@@ -168,12 +154,9 @@ def shared(
 
     with store.leases(DEVICE) as leases:
         queue = ProblemQueue(spaces, store, leases, families=("tsm2",), make_strategy=exhaustive)
-        threads = [threading.Thread(target=serve, args=(number, queue)) for number in range(len(executors))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [note.text.partition(" ")[0] for note in queue.left()] == [one.text for one in (*unfinished, *left)]
+        with ThreadPoolExecutor(len(executors)) as threads:
+            list(threads.map(lambda number: serve(number, queue), range(len(executors))))
+        assert [note.text.partition(" ")[0] for note in queue.left()] == [one.text for one in unfinished]
         assert queue.unfinished == tuple(unfinished)
     return found
 
@@ -184,7 +167,6 @@ def test_devices_take_different_problems_and_then_join_another(store: Store, pat
     events = shared(store, spaces, executors)
     assert {one[0].space.problem for one in events} == set(SHAPES[:2])
     assert [len(tried(one)) for one in events] == [5, 5]
-
     space = space_of(40)
     events = shared(store, [space], executors)
     assert tried(*events) == texts(space)
@@ -208,6 +190,7 @@ def test_a_configuration_at_which_runs_die_is_quarantined(store: Store, path: Pa
     (ended,) = ends(events)
     assert (ended.new_trials, ended.quarantined, ended.untried) == (2, 1, 0)
     assert plain_sql(path, "SELECT config, outcome FROM quarantine") == [(deadly, "crashed")]
+    assert plain_sql(path, "SELECT DISTINCT strategy FROM trial") == [(None,)], "a list of candidates is no search"
     assert plain_sql(path, "SELECT * FROM lease") == []
 
 
@@ -221,7 +204,7 @@ def test_the_history_in_memory_is_as_in_the_database(store: Store, spied: Spied,
     for config in configs[:2]:
         store.add_trial(RUN, stored_trial(config, PROBLEM, 300.0, **late))
     executor = Fabricating(store, retried=frozenset({Outcome.TIMED_OUT}))
-    executor.refuted = dict.fromkeys(configs if refuted else (), Outcome.WRONG_RESULT)
+    executor.refuted = dict.fromkeys([one.text for one in configs] if refuted else (), Outcome.WRONG_RESULT)
     list(tuning([space], store, executor))
     ((history, *_),) = histories
     found = {name: getattr(history, name) for name in ("_trials", "_last_finalists", "_vendor")}
@@ -232,105 +215,61 @@ def test_the_history_in_memory_is_as_in_the_database(store: Store, spied: Spied,
     assert found == {name: getattr(history, name) for name in found}
 
 
-class LostLate(Fabricating):
-    """A device that is lost at the first call of the method that `fails` names, which the call removes there."""
+class Failing(Fabricating):
+    """A device that fails at a random moment: before a trial, in a final or in a full verification."""
 
-    fails: list[str]
+    def __init__(self, store: Store, chance: random.Random, *, fails: bool) -> None:
+        super().__init__(store, lambda: self._step(0.05))
+        self._chance, self._fails = chance, fails
+
+    def _step(self, share: float) -> None:
+        time.sleep(self._chance.choice((0.0, 0.0, 0.002)))
+        if self._fails and self._chance.random() < share:
+            raise WorkerError("it failed")
 
     def final(self, *arguments: Any, **named: Any) -> Any:
-        self._lose("final")
+        self._step(0.2)
         return super().final(*arguments, **named)
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        self._lose("verify_in_full")
+        self._step(0.2)
         return super().verify_in_full(problem, config)
 
-    def _lose(self, method: str) -> None:
-        if method in self.fails:
-            self.fails.remove(method)
-            raise WorkerError("its process was lost")
 
-
-@pytest.mark.parametrize("fails", ["final", "verify_in_full"])
-def test_a_problem_whose_last_device_fails_in_the_end_is_ended_by_another(store: Store, fails: str) -> None:
-    LostLate.fails = [fails]
-    events = shared(store, [space_of(10)], [LostLate(store), LostLate(store)])
-    assert [len([one for one in of if isinstance(one, WorkerError)]) for of in events] in ([0, 1], [1, 0])
-    (ended,) = ends(*events)
-    assert ended.winner is not None
-    assert ended.winner.verified_in_full
-
-
-def test_idle_device_asks_for_problems_seldom(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, take = list[Problem](), Leases.take
-    spaces = [space_of(3, problem) for problem in SHAPES]
-    with Store.open(path, create=True) as other, other.leases(DEVICE) as theirs:
-        assert all(theirs.take(problem) for problem in SHAPES[1:])
-        monkeypatch.setattr(Leases, "take", lambda self, problem: logged(asked, problem, take(self, problem)))
-        executors = [Fabricating(store, lambda: time.sleep(0.3)), Fabricating(store)]
-        shared(store, spaces, executors, left=SHAPES[1:])
-    assert len(asked) < 5 * len(SHAPES)
-
-
-def test_candidates_that_are_put_back_late_are_tried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    has_none, has_left, steps = threading.Event(), threading.Event(), list[int]()
-    leave = ProblemQueue._leave
-
-    def step() -> None:
-        steps.append(1)
-        if len(steps) == 1:
-            assert has_none.wait(30)
-            raise WorkerError("its process was lost")
-
-    class Waiting(Fabricating):
-        def tune(self, search: Candidates, *more: Any) -> Iterator[Trial]:
-            yield from super().tune(search, *more)
-            has_none.set()
-            assert has_left.wait(30)
-
-    def left(self: ProblemQueue, item: Any, *, is_done: bool) -> None:
-        leave(self, item, is_done=is_done)
-        has_left.set()
-
-    monkeypatch.setattr(ProblemQueue, "_leave", left)
-    space = space_of(2)
-    events = shared(store, [space], [Waiting(store, step), Waiting(store, step)])
-    assert tried(*events) == texts(space)
-    (ended,) = ends(*events)
-    assert (ended.new_trials, ended.untried) == (2, 0)
-
-
-class Deadly(Fabricating):
-    """A device that is lost whenever it tries the configuration."""
-
-    deadly: Candidate
-
-    def tune(self, search: Candidates, *_: Any) -> Iterator[Trial]:
-        for one in search:
-            if one.config == self.deadly.config:
-                search.put_back(one, is_suspect=True)
-                raise WorkerError("its process was lost")
-            yield stored_trial(one.config, one.problem, fabricated_us(one.config), full_verdict=None)
+@pytest.mark.parametrize("seed", range(20))
+def test_devices_that_fail_lose_and_double_nothing(store: Store, path: Path, seed: int) -> None:
+    spaces, chance = [space_of(5, problem) for problem in SHAPES[:2]], random.Random(seed)
+    devices = [Failing(store, random.Random(chance.random()), fails=number > 0) for number in range(4)]
+    events = shared(store, spaces, devices)
+    assert tried(*events) == sorted(2 * texts(spaces[0]))
+    ended = {one.problem: one for one in ends(*events)}
+    assert len(ends(*events)) == len(ended) == 2
+    for one in ended.values():
+        assert (one.tried, one.untried) == (5, 0)
+        assert one.winner is not None
+        assert one.winner.verified_in_full
+    assert plain_sql(path, "SELECT count(*) FROM trial") == [(10,)]
+    assert plain_sql(path, "SELECT * FROM lease") == []
 
 
 def test_a_configuration_that_loses_devices_in_turn_is_skipped(store: Store) -> None:
     space = space_of(3)
-    Deadly.deadly = space.kept[1]
+    deadly = space.kept[1].config.text
     with store.leases(DEVICE) as leases:
         queue = ProblemQueue([space], store, leases, families=("tsm2",), make_strategy=exhaustive)
         for _ in range(MOST_LOST):
             with pytest.raises(WorkerError):
-                list(queue.events(Deadly(store)))
-        (ended,) = ends(queue.events(Deadly(store)))
+                list(queue.events(Fabricating(store, deadly=deadly)))
+        (ended,) = ends(queue.events(Fabricating(store, deadly=deadly)))
         assert queue.unfinished == ()
     assert (ended.tried, ended.quarantined, ended.untried) == (2, 1, 0)
 
 
 def test_trials_that_ended_before_their_device_was_lost_are_reported(store: Store, path: Path) -> None:
     space, events = space_of(3), list[ProblemEvent]()
-    Deadly.deadly = space.kept[2]
+    device = Fabricating(store, deadly=space.kept[2].config.text, storage_seconds=60.0)
     with pytest.raises(WorkerError):
-        events.extend(tuning([space], store, Deadly(store, storage_seconds=60.0)))
+        events.extend(tuning([space], store, device))
     assert len(tried(events)) == 2
     assert plain_sql(path, "SELECT count(*) FROM trial") == [(2,)]
 
@@ -346,3 +285,116 @@ def test_a_problem_whose_finals_lose_devices_does_not_end_all_of_them(store: Sto
     events = shared(store, spaces, [LostInFinals(store) for _ in range(4)], unfinished=SHAPES[:1])
     assert sum(isinstance(event, ExecutorLost) for of in events for event in of) == MOST_LOST
     assert sorted(one.problem for one in ends(*events)) == sorted(SHAPES[1:3])
+
+
+# Faults of the machine: the run ends in one sentence, what it told is stored, and the next one goes on
+
+SPACE = space_of(8)
+WHOLE = [(one.config.text, "ok") for one in SPACE.kept]
+
+
+def stored(path: Path) -> list[tuple[object, ...]]:
+    return plain_sql(path, "SELECT config, outcome FROM trial ORDER BY id")
+
+
+def assert_each_is_stored_once(path: Path) -> None:
+    assert sorted(stored(path)) == sorted(WHOLE)
+    assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
+    assert plain_sql(path, "SELECT count(*) FROM best") == [(1,)]
+
+
+def assert_the_next_run_goes_on(path: Path) -> None:
+    before = len(stored(path))
+    with Store.open(path, create=True) as store:
+        assert len(tried(tuning([SPACE], store))) == len(WHOLE) - before
+    assert stored(path) == WHOLE
+    assert_each_is_stored_once(path)
+    assert plain_sql(path, "SELECT owner FROM lease WHERE owner <> ''") == []
+
+
+def told_until_it_ends(store: Store, fail: Callable[[], object]) -> tuple[int, str]:
+    """The number of trials that a run tells of. After three the machine fails, and the run by this sentence."""
+    told = 0
+    try:
+        for event in tuning([SPACE], store):
+            told += isinstance(event, TrialStored)
+            if isinstance(event, TrialStored) and told == 3:
+                fail()
+    except StoreError as error:
+        return told, str(error)
+    return told, "no failure"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
+def test_a_database_that_is_locked_for_long_ends_the_run(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other, Store.open(path, create=True) as store:
+        told, said = told_until_it_ends(store, lambda: other.execute("BEGIN IMMEDIATE"))
+    assert said == f"{path} is locked by another program: wait until it has ended, then run this again"
+    assert stored(path) == WHOLE[:told]
+    plain_sql(path, "UPDATE lease SET expires_at = 0")  # the run could not give them back; its process is this one
+    assert_the_next_run_goes_on(path)
+
+
+def test_a_disk_that_fills_up_ends_the_run(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+
+        def fill() -> None:
+            with store.database.transaction() as connection:
+                connection.exec_driver_sql("PRAGMA max_page_count = 1")  # no less than there are: none more
+
+        told, said = told_until_it_ends(store, fill)
+    assert (
+        said == f"{path} cannot grow, the disk of {path.parent} is full: free some space there, then run this again"
+    )
+    assert stored(path) == WHOLE[:told]
+    assert 3 <= told < len(WHOLE)
+    assert_the_next_run_goes_on(path)
+
+
+def test_a_signal_ends_a_run_though_its_database_is_away(path: Path) -> None:
+    """The trials that a lost server cannot store are counted, and the signal ends the run."""
+
+    class Interrupted(Fabricating):
+        def tune(self, search: Candidates, *more: Any) -> Iterator[Trial]:
+            yield from islice(super().tune(search, *more), 3)
+            raise Stopped
+
+    class HeldLeases(Leases):
+        def release(self, *_: Any) -> NoReturn:
+            raise Lost("away")
+
+    class Away(Store):
+        def add_trials(self, *_: Any, **__: Any) -> NoReturn:
+            raise Lost("away")
+
+        def leases(self, device_name: str) -> Leases:
+            return HeldLeases(self.database, device_name)
+
+    with Away.open(path, create=True) as store, pytest.raises(Stopped) as ended:
+        list(tuning([SPACE], store, Interrupted(store, storage_seconds=60.0)))
+    assert ended.value.unstored == 3
+    assert stored(path) == []
+
+
+def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(store: Store, path: Path) -> None:
+    """The other run takes over its problem, since it no longer renews its lease. Then both try its configurations."""
+    with Store.open(path, create=True) as other:
+        late = tuning([SPACE], store)
+        told = [next(one for one in late if isinstance(one, TrialStored)).trial_id]
+        plain_sql(path, "UPDATE lease SET expires_at = 1.0")
+        told += [one.trial_id for one in (*tuning([SPACE], other), *late) if isinstance(one, TrialStored)]
+    assert sorted(told) == list(range(1, len(WHOLE) + 1)), "each is told once, by who stored it"
+    assert_each_is_stored_once(path)
+
+
+@pytest.mark.parametrize("ahead", [-3600, 3600])
+def test_clocks_that_disagree_double_nothing(
+    ahead: int, store: Store, path: Path, time_of_day: SimpleNamespace
+) -> None:
+    """The second machine's clock is an hour off, so that it takes the first one for dead, and the first one it."""
+    with Store.open(path, create=True) as other:
+        runs = {0: tuning([SPACE], store), ahead: tuning([SPACE], other)}
+        events = taking_turns(runs, lambda offset: setattr(time_of_day, "ahead_seconds", offset))
+    assert all(map(tried, events.values()))
+    assert_each_is_stored_once(path)
