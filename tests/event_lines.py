@@ -14,7 +14,6 @@ from typing import Any
 
 import tsm2_tune
 from tests.fabricated import PROBLEM, configuration, final, trial, tuning_run, vendor_measurement
-from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console.json_events import EventLines
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
@@ -102,7 +101,7 @@ def show_every_event(winner: BestRow) -> None:
         for event in told:
             shown.show(event)
     ended = tuple(one for one in told if isinstance(one, events.ProblemEnded))
-    shown.end(TuningResult(target, ended, (winner,), 1))
+    shown.end(tsm2_tune.TuningResult(target, ended, (winner,), 1))
 
 
 def without_times(printed: str) -> str:

@@ -1,16 +1,20 @@
-"""Winners' kernels at the other tuned shapes, by fabricated times: which pairs are measured, and that it is once."""
+"""Winners' kernels at the other tuned shapes: which pairs are measured, and that it is once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.fabricated import measurement
+from tests.command import run
+from tests.databases import dump
+from tests.fabricated import measurement, plain_sql
+from tests.on_host import has_compiler
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, Times, stored_trial
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
@@ -22,6 +26,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure, PairMeasured, TrialStored
 from tsm2_tune.tuner.verify.operands import needed_bytes
+from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 pytestmark = pytest.mark.slow
 
@@ -184,21 +189,18 @@ def test_of_many_shapes_each_kernel_is_measured_at_the_nearest(store: Store) -> 
     assert measured(store, shapes, {}) == set()
 
 
+@pytest.mark.parametrize(("us", "is_there", "pairs"), [(2000.1, True, 1), (1999.9, True, 2), (1.0, False, 0)])
 def test_what_would_take_absurdly_long_or_cannot_be_computed_is_left_out(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch, us: float, is_there: bool, pairs: int
 ) -> None:
     won(store, *THREE[:2])
-    slow = {SECOND: 2000.1, FIRST: 100.0}
-    with monkeypatch.context() as patch:
-        patch.setattr(cross_timing, "candidate_times_us", lambda every: np.array([slow[one.config] for one in every]))
-        assert measured(store, SHAPES[:2], SLOWER) == {(FIRST.text, SHAPES[1])}
-        slow[SECOND] = 1999.9
-        patch.setattr(cross_timing, "configuration_for", lambda at, problem, *_: None)
-        assert measured(store, SHAPES[:2], SLOWER) == set()
+    slow = {SECOND: us, FIRST: 100.0}
     monkeypatch.setattr(
         cross_timing, "candidate_times_us", lambda every: np.array([slow[one.config] for one in every])
     )
-    assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
+    if not is_there:
+        monkeypatch.setattr(cross_timing, "configuration_for", lambda at, problem, *_: None)
+    assert len(measured(store, SHAPES[:2], SLOWER)) == pairs
 
 
 @pytest.mark.parametrize(("deepest", "count"), [(0, 2), (8192, 2), (8191, 1), (4096, 1), (4095, 2)])
@@ -272,3 +274,43 @@ def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
     assert device.tried == [(SECOND.text, SHAPES[0])]
     assert [one for one in events if isinstance(one, PairMeasured)][-1] == PairMeasured(2, 2)
     assert not any(isinstance(one, FinalFailure) for one in events)
+
+
+# The command, on this host
+
+TRIALS = "SELECT p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = t.problem_id ORDER BY t.id"
+WINNERS = "SELECT m, verified_in_full FROM best ORDER BY 1"
+SAID = "cross-checked kernels at shapes that they did not win: "
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+@pytest.mark.usefixtures("session_cache", "known_ceilings")
+def test_pairs_are_measured_after_the_last_problem_and_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tuned(*options: str, status: int = 0) -> str:
+        result = run("--device", "cpu", "--max-trials", "1", "--db", str(path), *options)
+        assert result.exit_code == status, result.output
+        return result.output
+
+    shapes, both = ("64x2x64", "33x3x17"), ("--shapes", "64x2x64,33x3x17")
+    families = ("--family", "tsm2,stream_a_fma,inner_fma")  # so few, as the spaces of all take a second each
+    for shape, family in zip(shapes, ("tsm2", "stream_a_fma"), strict=True):  # so that the other lacks its kernel
+        tuned("--no-pairs", "--shapes", shape, "--family", family)
+    before, untouched = plain_sql(path, TRIALS), dump(path)
+    assert SAID not in tuned(*both, *families, "--no-pairs")
+    assert dump(path) == untouched
+    with monkeypatch.context() as patch:
+        lost = AttemptResult(Outcome.INTERRUPTED, "the worker died during timing (SIGKILL)")
+        patch.setattr(Worker, "attempt", lambda *_: lost)
+        said = tuned(*both, *families, status=1)
+    assert f"{SAID}0 measured, 2 interrupted\n" in said
+    assert "2 interrupted by the machine" in said
+    said = tuned(*both)
+    assert said.index("2/2 33x3x17") < said.index(f"{SAID}2 measured\n") < said.index("% floor")
+    after = plain_sql(path, TRIALS)
+    (first_m, first, _), (second_m, second, _) = before
+    assert after[:2] == before
+    assert sorted(after[2:]) == sorted([(second_m, first, "ok"), (first_m, second, "ok")])
+    assert plain_sql(path, WINNERS) == [(33, 1), (64, 1)]
+    stored = dump(path)
+    assert SAID not in tuned(*both, *families)
+    assert dump(path) == stored

@@ -40,21 +40,23 @@ def test_the_best_is_the_least_median_of_what_was_right() -> None:
 
 
 def test_progress_compares_with_the_vendor_of_the_last_final() -> None:
-    turn = turn_after(started(), TrialStored(trial(450.0), 1))
-    assert turn.x_vendor is None
     before = (started(vendor_us=900.0), TrialStored(trial(450.0), 1))
-    assert turn_after(*before).x_vendor == 2.0
     measured = final((configuration(), 460.0), (configuration(256), 480.0), vendor=(vendor_measurement(690.0),))
-    clean, dirty = Options(cache=Cache.CLEAN), Options()
-    assert turn_after(*before, FinalStored(measured), options=clean).x_vendor == 1.5
-    assert turn_after(*before, FinalStored(measured), options=dirty).x_vendor == 2.0  # it is of another state
     wrong = replace(measured, vendor=(vendor_measurement(100.0, right=False), vendor_measurement(920.0, "c #1")))
-    assert turn_after(*before, FinalStored(wrong), options=clean).x_vendor == 2.0
+    clean, dirty = Options(cache=Cache.CLEAN), Options()
+    for events, options, x_vendor in (
+        ((started(), before[1]), dirty, None),
+        (before, dirty, 2.0),
+        ((*before, FinalStored(measured)), clean, 1.5),
+        ((*before, FinalStored(measured)), dirty, 2.0),  # it is of another state
+        ((*before, FinalStored(wrong)), clean, 2.0),
+    ):
+        assert turn_after(*events, options=options).x_vendor == x_vendor
 
 
 def test_configurations_are_counted_up_to_the_most_trials() -> None:
-    assert turn_after(started(tried_before=3), options=Options(max_trials=10)).total == 10
-    assert turn_after(started(tried_before=30), options=Options(max_trials=10)).total == 30
+    for before, total in ((3, 10), (30, 30)):
+        assert turn_after(started(tried_before=before), options=Options(max_trials=10)).total == total
     made_late = turn_after(started(1), *[TrialStored(trial(), 1)] * 3)
     assert (made_late.tried, made_late.total) == (3, 3)
     assert turn_after(started(), TrialInterrupted(trial())).tried == 1
@@ -62,12 +64,10 @@ def test_configurations_are_counted_up_to_the_most_trials() -> None:
 
 def test_the_mean_beside_the_vendor_is_geometric() -> None:
     tally = Tally(Options(), 4)
-    problems = [replace(PROBLEM, m=m) for m in (1, 2, 3, 4)]
-    assert tally.mean_x_vendor is None
-    for problem, x_cublas in zip(problems, (4.0, 1.0, None, 2.0), strict=True):
+    for m, x_cublas in enumerate((4.0, 1.0, None, 2.0)):
+        problem = replace(PROBLEM, m=1 + m)
         tally.update(started(problem=problem))
-        winner = None if x_cublas is None else SimpleNamespace(x_cublas=x_cublas)
-        tally.update(ended(problem, winner=winner))
+        tally.update(ended(problem, winner=None if x_cublas is None else SimpleNamespace(x_cublas=x_cublas)))
     assert tally.mean_x_vendor == pytest.approx(2.0)
     assert tally.share == 1.0
 
@@ -80,12 +80,7 @@ def test_a_share_is_of_the_configurations_or_of_the_budget() -> None:
         assert (tally.share_of(tally.turns[""]), tally.share) == (share, share / 2)
 
 
-def three_trials(tally: Tally, now: list[float], *runs: str) -> None:
-    """Let each of the runs have three trials of a second."""
-    for number in (1, 2, 3):
-        now[0] += 1.0
-        for run in runs or ("",):
-            tally.update(TrialStored(trial(total_seconds=1.0), number), run)
+ANY = trial()
 
 
 @dataclass(frozen=True)
@@ -127,7 +122,6 @@ class Simulated:
             yield ended(problem)
 
 
-ANY = trial()
 RUNS = [
     Simulated(12, (300, 1500), 0.1, (0.5, 3.0), budget_seconds=30.0),
     Simulated(12, (300, 600), 0.1, (0.5, 3.0)),
@@ -154,44 +148,41 @@ def test_the_time_left_is_near_the_truth_and_never_jumps(simulated: Simulated) -
     assert sum(0.5 < ratio < 2.0 for ratio in ratios) > 0.95 * len(ratios)
 
 
-def test_the_budget_bounds_it_with_what_earlier_runs_spent() -> None:
+def after_three_trials(tally: Tally, now: list[float], *first: Any) -> Tally:
+    """Let each of the runs that start so have three trials of a second."""
+    for run, event in enumerate(first):
+        tally.update(event, str(run))
+    for number in (1, 2, 3):
+        now[0] += 1.0
+        for run in range(len(first)):
+            tally.update(TrialStored(trial(total_seconds=1.0), number), str(run))
+    return tally
+
+
+def test_the_time_left_counts_down_and_is_bounded_by_the_budget() -> None:
     now = [0.0]
     for first, left in ((started(), 57.0), (started(seconds_before=40.0, tried_before=9), 17.0)):
-        tally = Tally(Options(budget_seconds=60.0), 1, lambda: now[0])
-        tally.update(first)
-        three_trials(tally, now)
+        bounded = Tally(Options(budget_seconds=60.0), 1, lambda: now[0])
+        assert after_three_trials(bounded, now, first).remaining_seconds == left
+    tally = after_three_trials(Tally(Options(), 1, lambda: now[0]), now, started(13))
+    for seconds, left in ((0.0, 10.0), (4.0, 6.0), (40.0, 0.0)):
+        now[0] += seconds
         assert tally.remaining_seconds == left
-
-
-def test_it_counts_down_between_events_and_after_the_end_nothing_changes() -> None:
-    now = [0.0]
-    tally = Tally(Options(), 1, lambda: now[0])
-    tally.update(started(13))
-    three_trials(tally, now)
-    assert tally.remaining_seconds == 10.0
-    now[0] += 4.0
-    assert tally.remaining_seconds == 6.0
-    now[0] += 40.0
-    assert tally.remaining_seconds == 0.0
-    tally.update(ended())
-    for event in (TrialStored(trial(1.0), 1), FinalStored(final((configuration(), 1.0))), ended()):
-        tally.update(event)
+    for event in (ended(), TrialStored(trial(1.0), 1), FinalStored(final((configuration(), 1.0))), ended()):
+        tally.update(event, "0")
     assert (tally.turns, list(tally.ended), tally.remaining_seconds) == ({}, [PROBLEM], 0.0)
 
 
-def test_runs_that_share_problems_halve_it() -> None:
+def test_runs_that_share_problems_halve_the_time_left() -> None:
     now = [0.0]
-    tally = Tally(Options(), 11, lambda: now[0])
-    for run, problem in (("a", PROBLEM), ("b", replace(PROBLEM, m=1))):
-        tally.update(started(3, problem), run)
-    three_trials(tally, now, "a", "b")
+    both = (started(3), started(3, replace(PROBLEM, m=1)))
+    tally = after_three_trials(Tally(Options(), 11, lambda: now[0]), now, *both)
     assert tally.remaining_seconds == pytest.approx(9 * 3 / 2)
     assert tally.share == pytest.approx(2 / 11)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0, "0 s"), (99.4, "99 s"), (100.0, "2 min"), (840.0, "14 min"), (6000.0, "2 h"), (80 * 3600.0, "3 days")],
+    ("seconds", "text"), [(99.4, "99 s"), (100.0, "2 min"), (6000.0, "2 h"), (80 * 3600.0, "3 days")]
 )
-def test_it_is_told_in_the_unit_of_its_size(seconds: float, text: str) -> None:
+def test_the_time_left_is_told_in_the_unit_of_its_size(seconds: float, text: str) -> None:
     assert remaining_text(seconds) == f"{text} left"

@@ -1,4 +1,4 @@
-"""The display of a run: the best beside the vendor, a time left that never jumps, and why a search stopped."""
+"""The display of a run on one device or several: the best beside the vendor, and why a search stopped."""
 
 from __future__ import annotations
 
@@ -17,17 +17,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.fabricated import PROBLEM, ended, started, trial, tuning_run
+import tsm2_tune
+from tests.fabricated import PROBLEM, configuration, ended, started, trial, tuning_run
 from tests.on_host import has_compiler
 from tests.servers import wait_until
 from tsm2_tune.console import run_progress
 from tsm2_tune.console import search_progress as progress
-from tsm2_tune.console.run_progress import RunProgress
+from tsm2_tune.console.cross_timing import PairProgress
+from tsm2_tune.console.eta import remaining_text
+from tsm2_tune.console.run_progress import RunProgress, changed_text, spent_text
 from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import (
     Event,
+    FinalFailure,
     FleetStarted,
     Noted,
     OfRun,
@@ -36,7 +40,9 @@ from tsm2_tune.tuner.runs.events import (
     ProblemLeft,
     RunEnded,
     RunStarted,
+    TrialInterrupted,
     TrialStored,
+    VendorLeftOut,
 )
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import Why
@@ -44,6 +50,13 @@ from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 OTHER = Problem(20480, 8, 20480, "f32")
+NO_WINNER = "no configuration gave a right result"
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no load of this machine be told."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
 def on_screen(width: int = 200, *, terminal: bool = True) -> Console:
@@ -72,7 +85,10 @@ def shows(console: Console, *events: Any, problems: int = 1) -> str:
     return printed(console)
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 120])
+# One device
+
+
+@pytest.mark.parametrize("width", [20, 120])
 def test_the_lines_of_progress_are_whole(width: int) -> None:
     said = shows(on_screen(width), started(12800, tried_before=128), *stored(*[123456.7] * 3), problems=12)
     last = said.rpartition("0/12")[2].split()  # Live draws it again and again
@@ -86,35 +102,42 @@ def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> N
     assert last.startswith("2/128 400.0 us, 4.2 TB/s, 1.50 x cuBLAS")
 
 
-def test_where_no_bar_tells_trials_and_problems_are_counted() -> None:
+def test_without_a_terminal_lines_tell_what_happened() -> None:
     console, now = on_screen(terminal=False), [0.0]
     with shown_on(console, 12, budget_seconds=120.0, clock=lambda: now[0]) as shown:
-        shown.show(started())
         *first, last = stored(500.0, 450.0, 400.0)
+        shown.show(started())
         for one in first:
             shown.show(one)
         now[0] = progress.SILENCE_SECONDS
-        shown.show(last)
-    of_best = r"best 400\.0 us, .* of the floor"
-    counted = rf"1/12 {PROBLEM.text}: 3 of 128 trials, \d+ (s|min) of search left, then finals; {of_best}\n"
-    assert re.fullmatch(counted, printed(console))
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({}, "all tried"),
-        ({"why": Why.MAX_TRIALS, "untried": 9}, "--max-trials reached, 9 more possible"),
-        ({"why": Why.BUDGET, "untried": 9}, "--budget spent, 9 more possible"),
-        (
-            {"why": Why.GAIN, "untried": 9, "quarantined": 1},
-            "no more --gain expected, 9 more possible; 1 quarantined",
+        interrupted = trial(outcome=Outcome.INTERRUPTED, measurement=None, detail="killed")
+        reasons = (("libcublas not found", None), ("no such\nproduct", PROBLEM), ("again", None))
+        then: list[Event] = [
+            last,
+            *(VendorLeftOut(problem, detail) for detail, problem in reasons),
+            FinalFailure(PROBLEM, "it does not start", interrupted=True),
+            TrialInterrupted(interrupted),
+            ended(why=Why.GAIN, untried=9, quarantined=1),
+        ]
+        for event in then:
+            shown.show(event)
+        for why, untried in ((Why.ALL_TRIED, 0), (Why.MAX_TRIALS, 9), (Why.BUDGET, 9)):
+            shown.show(started(12, OTHER))
+            shown.show(ended(OTHER, why=why, untried=untried))
+    assert printed(console).splitlines() == [
+        f"1/12 {PROBLEM.text}: 3 of 128 trials, 25 min of search left, then finals; best 400.0 us, 4.2 TB/s,"
+        " 100 % of the floor",
+        "cuBLAS not measured: libcublas not found, or leave it out with --no-vendor",
+        f"{PROBLEM.text}: cuBLAS not measured: no such",
+        f"{PROBLEM.text}: finalists not measured again: it does not start",
+        f"{PROBLEM.text} {interrupted.config.text}: interrupted: killed",
+        f"1/12 {PROBLEM.text}: {NO_WINNER} (3 new trials, 1 interrupted; no more --gain expected, 9 more possible; 1"
+        " quarantined)",
+        *(
+            f"2/12 {OTHER.text}: {NO_WINNER} (3 new trials; {why})"
+            for why in ("all tried", "--max-trials reached, 9 more possible", "--budget spent, 9 more possible")
         ),
-    ],
-)
-def test_a_line_says_why_a_search_stopped(changes: dict[str, Any], why: str) -> None:
-    said = shows(on_screen(terminal=False), started(12), ended(**changes))
-    assert said == f"{PROBLEM.text}: no configuration gave a right result (3 new trials; {why})\n"
+    ]
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -127,25 +150,6 @@ def test_what_a_signal_interrupts_is_told(terminal: bool) -> None:
     number = "" if terminal else "1/12 "
     best = "best 400.0 us, 4.2 TB/s, 100 % of the floor"
     assert printed(console).endswith(f"{number}{PROBLEM.text}: interrupted, 1 of 128 tried; {best}\n")
-
-
-def test_runs_that_share_problems_have_a_line_each() -> None:
-    console, plain = on_screen(), on_screen(terminal=False)
-    runs = (("GPU 0", PROBLEM), ("GPU 1", OTHER), ("GPU 2", PROBLEM))
-    with shown_on(console, 3) as shown:
-        for (run, problem), median_us in zip(runs[:2], (400.0, 7.0), strict=True):
-            shown.show(started(problem=problem), run)
-            shown.show(TrialStored(trial(median_us, problem=problem), 1), run)
-    for line in (f"GPU 0  {PROBLEM.text}  1/128  400.0 us", f"GPU 1  {OTHER.text}  1/128  7.0 us"):
-        assert printed(console).rpartition("0/3 problems")[2].count(line) == 1
-    with shown_on(plain, 3) as shown:
-        for run, problem in runs:
-            shown.show(started(0, problem), run)
-        for run, problem in runs:
-            shown.show(ended(problem, 0), run)
-    numbered = zip(runs, (1, 2, 1), strict=True)
-    told = [f"{run}: {number}/3 {problem.text}: nothing tried" for (run, problem), number in numbered]
-    assert [line.partition(" (")[0] for line in printed(plain).splitlines()] == told
 
 
 @pytest.mark.slow
@@ -200,17 +204,18 @@ def test_the_time_left_says_what_it_does_not_count() -> None:
         assert shown.remaining == ""
 
 
-@pytest.mark.parametrize(("load", "warns"), [(0.5, False), (64.5, True)])
-def test_a_busy_machine_is_told_before_the_search(load: float, warns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+# Notes before and after the search
+
+
+def test_busy_machines_and_wide_intervals_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_progress, "cores", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    assert run_progress.load_text() == ("note: the load is 64.5 on 2 cores: times will be noisy" if warns else "")
-
-
-def test_wide_intervals_are_told_after_the_table() -> None:
+    for load, text in ((0.5, ""), (64.5, "note: the load is 64.5 on 2 cores: times will be noisy")):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert run_progress.load_text() == text
     rows: list[Any] = [SimpleNamespace(median_us=100.0, low_us=low, high_us=102.0) for low in (90.0, 96.0)]
-    assert run_progress.noise_text(rows, "h.db").startswith("note: 1 of 2 times are noisy (+- over 5 %)")
-    assert "`tsm2-tune confirm --db h.db`" in run_progress.noise_text(rows, "h.db")
+    noise = run_progress.noise_text(rows, "h.db")
+    assert noise.startswith("note: 1 of 2 times are noisy (+- over 5 %)")
+    assert "`tsm2-tune confirm --db h.db`" in noise
     assert run_progress.noise_text(rows[1:], "h.db") == ""
 
 
@@ -246,6 +251,8 @@ def test_first_line_waits_for_no_compiler(tmp_path: Path) -> None:
             started.terminate()
 
 
+# Several devices
+
 A, B = "GPU 0", "GPU 1"
 DIES = RunEnded(B, "its process was killed by SIGKILL")
 
@@ -269,56 +276,84 @@ def shown_by(*events: Event, terminal: bool = False) -> list[str]:
     with RunProgress(console, "results.db", lambda run, name: [f"{name}: {run.target.identity.name}"]) as progress:
         for event in (FleetStarted((A, B), (PROBLEM, OTHER)), *events):
             progress.show(event)
-    return printed(console).splitlines()
+    return [line.partition(" (")[0] for line in printed(console).splitlines()]
 
 
-@pytest.fixture(autouse=True)
-def idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no load of this machine be told."""
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-
-
-def test_each_run_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    noted = OfRun(A, Noted("it waits"))
-    lines = shown_by(of_run(A), of_run(B), begins(A), begins(B, OTHER), noted, ends(B, OTHER), ends(A))
-    assert lines[:2] == [f"{A}: NVIDIA H200", f"{B}: NVIDIA H200"]
-    assert [line.partition(" (")[0] for line in lines[2:]] == [
-        f"{B}: 2/2 {OTHER.text}: no configuration gave a right result",
-        f"{A}: 1/2 {PROBLEM.text}: no configuration gave a right result",
+def test_the_lines_of_several_devices_have_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    crashed = TrialStored(trial(outcome=Outcome.CRASHED, measurement=None, detail="so"), 1)
+    begun = (of_run(A), of_run(B, "NVIDIA H100"), begins(A), begins(B), OfRun(A, Noted("it waits")), ends(B), ends(A))
+    pairs = (PairsStarted(), PairMeasured(0, 3), TrialStored(trial(450.0), 1), PairMeasured(1, 3), crashed)
+    assert shown_by(*begun, begins(A, OTHER), DIES, ends(A, OTHER), *(OfRun(A, one) for one in pairs)) == [
+        f"{A}: NVIDIA H200",
+        f"{B}: NVIDIA H100",
+        f"{B}: 1/2 {PROBLEM.text}: {NO_WINNER}",
+        f"{A}: 1/2 {PROBLEM.text}: {NO_WINNER}",
+        f"{A}: 2/2 {OTHER.text}: {NO_WINNER}",
+        f"{PROBLEM.text} {configuration().text}: crashed: so",
+        "cross-checked kernels at shapes that they did not win: 1 measured, 1 crashed",  # once the other died
     ]
-    assert capsys.readouterr().err == f"{A}: it waits\n"
-    of_two_kinds = shown_by(of_run(A), of_run(B, "NVIDIA H100"), begins(A), begins(B), ends(B), ends(A))
-    assert len([line for line in of_two_kinds if PROBLEM.text in line]) == 2  # each ends the problem
+    assert capsys.readouterr().err.splitlines() == [f"{A}: it waits", f"{B} ended early: {DIES.trouble}"]
 
 
-def frames(*sequences: tuple[Event, ...]) -> list[tuple[bool, bool]]:
-    """Whether the last frame on a terminal has a line of A and of B, after each sequence of events."""
-    last = ["".join(shown_by(*events, terminal=True)).rpartition("problems")[2] for events in sequences]
-    return [(A in frame, B in frame) for frame in last]
+FIRST = (of_run(A), of_run(B), begins(A), begins(B))
 
 
-def test_a_device_that_leaves_a_problem_to_another_has_no_line() -> None:
-    first = (of_run(A), of_run(B), begins(A), begins(B))
-    left = OfRun(A, ProblemLeft(PROBLEM))
-    assert frames(first, (*first, left)) == [(True, True), (False, True)]
-    told = [line for line in shown_by(*first, left, begins(A, OTHER), ends(B), ends(A, OTHER)) if ": no conf" in line]
-    assert [line.partition(":")[0] for line in told] == [B, A]
+@pytest.mark.parametrize(
+    ("events", "shown"),
+    [
+        ((), {A, B}),
+        ((OfRun(A, ProblemLeft(PROBLEM)),), {B}),
+        ((DIES,), {A}),
+        ((ends(B), begins(B, OTHER)), {A, B}),
+    ],
+)
+def test_each_device_at_work_has_a_line(events: tuple[Event, ...], shown: set[str]) -> None:
+    last = "".join(shown_by(*FIRST, *events, terminal=True)).rpartition("problems")[2]
+    assert {name for name in (A, B) if name in last} == shown
 
 
-def test_a_run_that_dies_is_told_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    first = (of_run(A), of_run(B), begins(A), begins(B, OTHER))
-    lines = shown_by(*first, DIES, ends(A), begins(A, OTHER), ends(A, OTHER))
-    assert capsys.readouterr().err == f"{B} ended early: its process was killed by SIGKILL\n"
-    assert [line.partition(" ")[0] for line in lines[2:]] == ["GPU", "GPU"]
-    assert frames(first, (*first, DIES)) == [(True, True), (True, False)]
+def test_pairs_are_counted_by_a_line_now_and_then_without_a_bar() -> None:
+    now, console = [0.0], on_screen(terminal=False)
+    with PairProgress(console, "pairs", counts=("final",), clock=lambda: now[0]) as shown:
+        for done in range(20):
+            now[0] += 4.0
+            shown.show(PairMeasured(done, 132))
+    seconds = {done: 4.0 * (done + 1) / done * (132 - done) for done in (3, 7, 11, 15, 19)}
+    lines = [f"pairs: {done} of 132, {remaining_text(left)}" for done, left in seconds.items()]
+    assert printed(console).splitlines() == lines
 
 
-def test_pairs_are_shown_once_all_runs_have_come_to_them_or_died() -> None:
-    in_pairs = [OfRun(A, PairsStarted()), OfRun(A, PairMeasured(1, 3)), OfRun(A, TrialStored(trial(450.0), 1))]
-    comes = [ends(B), OfRun(B, PairsStarted()), OfRun(B, PairMeasured(0, 3))]
-    lines = shown_by(of_run(A), of_run(B), begins(B), *in_pairs, *comes)
-    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 1 measured"
-    assert PROBLEM.text in lines[-2]
-    crashed = OfRun(A, TrialStored(trial(outcome=Outcome.CRASHED, measurement=None), 1))
-    lines = shown_by(of_run(A), of_run(B), begins(B), OfRun(A, PairsStarted()), crashed, RunEnded(B, "it died"))
-    assert lines[-1] == "cross-checked kernels at shapes that they did not win: 0 measured, 1 crashed"
+# The end of a run
+
+
+@pytest.mark.parametrize(
+    ("configs", "winners", "text"),
+    [
+        ("abc-", "abcd", ""),
+        ("abc", "bbc", "1 problem got a faster kernel from another shape: 8x2x8:f32"),
+        ("aaaaaa", "bbbbbb", ", 11x2x8:f32, 12x2x8:f32, ..."),
+    ],
+)
+def test_problems_whose_winner_is_anothers_kernel_are_named(configs: str, winners: str, text: str) -> None:
+    ended, won = list[Any](), list[Any]()
+    for number, config in enumerate(winners):
+        won.append(SimpleNamespace(problem=Problem(8 + number, 2, 8, "f32"), config=config))
+        before = None if configs[number] == "-" else SimpleNamespace(config=configs[number])
+        ended.append(SimpleNamespace(problem=won[-1].problem, winner=before))
+    changed = tsm2_tune.TuningResult((), tuple(ended), tuple(won), 0).changed
+    assert bool(changed) is bool(text)
+    assert not changed or changed_text(changed).endswith(text)
+
+
+def test_seconds_of_a_run_are_told_by_their_purpose() -> None:
+    searched = {"start": 2.0, "ceilings": 0.4, "search": 3.0, "compilers": 6.0, "timing": 1.2}
+    searched |= {"the final round": 0.3, "the vendor's routines": 2.0, "full verification: edges": 7.0}
+    for first, then, text in (
+        (searched, {}, "22 seconds: 2 starting, 10 searching, 2 in finals, 7 verifying winners in full"),
+        (
+            {"search": 3.0}, {"timing": 4.0, "full verification": 1.0},
+            "8 seconds: 3 searching, 5 timing kernels at other shapes",
+        ),
+        ({}, {}, "0 seconds"),
+    ):  # fmt: skip
+        assert spent_text(first, then) == text
