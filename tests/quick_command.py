@@ -7,6 +7,7 @@ python -m tests.quick_command --device cpu --shapes 64x2x64
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from tsm2_tune.tuner.search import finals, options
 from tsm2_tune.tuner.verify.winner_calls import EMULATED
 from tsm2_tune.tuner.worker import client
 
+LONG_TRIALS = "TSM2_TUNE_TEST_LONG_TRIALS"  # if set, only the compilers are quick
 SAMPLES = Effort(min_samples=3, max_samples=3, warm_up_seconds=0.0)
 CALLS = replace(
     EMULATED, products=2e4, long_products=0, repeated_products=0, launches=2, deep_products=0, watched_products=0
@@ -59,5 +61,5 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
 
 if __name__ == "__main__":
     keep_answers(setattr)
-    make_quick(setattr)
+    (compile_quickly if os.environ.get(LONG_TRIALS) else make_quick)(setattr)
     main()
