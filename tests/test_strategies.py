@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import islice
-from typing import Any
+from itertools import cycle, islice
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tsm2_tune.api.parse import STRATEGIES
 from tsm2_tune.errors import ToolMissing
@@ -21,11 +26,14 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
+from tsm2_tune.tuner.search import compile_queue
 from tsm2_tune.tuner.search.candidates import MOST_TRIALS, Gain, Search, Why
 from tsm2_tune.tuner.search.compile_queue import CompileQueue
+from tsm2_tune.tuner.search.loop import least_ahead
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS
 from tsm2_tune.tuner.search.strategies import OPTUNA, OWN, strategy_named
-from tsm2_tune.tuner.search.strategies.model import FIRST, Model
+from tsm2_tune.tuner.search.strategies import model as model_module
+from tsm2_tune.tuner.search.strategies.model import FAR_BEHIND, Model
 from tsm2_tune.tuner.search.strategies.sampled import SAMPLERS
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy, TrialResult
 
@@ -92,45 +100,11 @@ def test_the_model_begins_with_first_choices_and_learns_of_trials() -> None:
     assert found.index(best) < 125
 
 
-def test_what_has_no_time_teaches_nothing() -> None:
-    def failed(candidates: list[Candidate]) -> list[str]:
-        search, found = Search(Model((), candidates, late=False)), []
-        for candidate in search:
-            found.append(candidate.config.text)
-            search.tell(TrialResult(candidate.config, None, is_right=False))
-        return found
-
-    candidates = sorted(SPACE.kept, key=lambda one: float(candidate_times_us([one])[0]))[:40]
-    assert failed(candidates)[:FIRST] == [one.config.text for one in candidates[:FIRST]]
-    assert sorted(failed(candidates)) == sorted(one.config.text for one in candidates)
-
-
-def test_candidates_of_a_far_slower_family_wait_without_being_compiled() -> None:
-    """Few of them are compiled before one is tried, once no other candidate remains."""
-    slow = {one.config.text for one in SPACE.kept if one.config.family == "tsm2"}
-    search, compiled = Search(made("model")), set[str]()
-
-    def start_compiler(candidate: Candidate) -> tuple[Any, Any]:
-        compiled.add(candidate.config.text)
-        compiling = Future[object]()
-        compiling.set_result(None)
-        return None, compiling
-
-    queue, tried = CompileQueue(search, start_compiler, 3), list[str]()
-    while (taken := queue.take()) is not None:
-        tried.append(taken[0].config.text)
-        assert len(compiled) - len(tried) <= 12
-        us = time_us(taken[0].config) * (100 if tried[-1] in slow else 1)
-        search.tell(TrialResult(taken[0].config, us, is_right=True))
-    assert sorted(tried) == sorted(one.config.text for one in SPACE.kept)
-    assert slow.issuperset(tried[-len(slow) + FIRST :])
-
-
 @pytest.mark.parametrize("name", [*OWN, pytest.param("optuna:tpe", marks=pytest.mark.slow)])
 def test_a_resumed_search_goes_on_and_tries_nothing_twice(name: str) -> None:
     whole = searched(Search(made(name)), most=60)
-    told = tuple(TrialResult(config, time_us(config), is_right=True) for config in whole[:30])
-    prior = replace(NO_PRIOR_TRIALS, tried=frozenset(one.config.text for one in told), results=told)
+    results = tuple(TrialResult(config, time_us(config), is_right=True) for config in whole[:30])
+    prior = replace(NO_PRIOR_TRIALS, tried=frozenset(one.config.text for one in results), results=results)
     resumed = searched(Search(made(name), prior), most=30)
     assert not set(resumed) & set(whole[:30])
     if not name.startswith("optuna:"):  # Optuna's sampler draws other numbers then
@@ -169,27 +143,20 @@ def ended_by_gain(gain: float, times_us: list[float | None]) -> int | None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "trials"),
-    [(1.0, 5), (0.05, 100), (0.03, 167), (0.02, 250), (0.015, 334), (0.01, 500), (1e-9, MOST_TRIALS)],
-)
-def test_the_smaller_the_gain_the_more_trials_are_looked_back_at(gain: float, trials: int) -> None:
-    assert ended_by_gain(gain, [100.0] * 1000) == 1 + trials
-    assert ended_by_gain(gain, [100.0] * trials) is None
-
-
-@pytest.mark.parametrize(
     ("gain", "times_us", "ended"),
     [
+        *((gain, [100.0] * 1000, 1 + trials) for gain, trials in ((1.0, 5), (0.02, 250), (1e-9, MOST_TRIALS))),
+        (0.0, [100.0] * 1000, None),
+        (0.05, [100.0] * 100, None),
         (0.05, [*[100.0] * 60, 90.0, *[100.0] * 300], 161),
         (0.05, [*[100.0] * 60, 96.0, *[100.0] * 300], 101),  # a gain of 4.2 % is too little
         (0.05, [None] * 1000, None),  # nothing is right yet
-        (0.0, [100.0] * 1000, None),
         (0.05, [100.0, *[95.3] * 300], 101),  # 100 is 4.9 % more than the best time of now
         (0.05, [100.0, *[95.2] * 300], 102),  # and 5.04 % more than that
         (0.05, [100.0, *[None] * 300], 101),
     ],
 )
-def test_the_last_trials_tell_what_is_expected_of_going_on(
+def test_the_smaller_the_gain_the_more_trials_are_looked_back_at(
     gain: float, times_us: list[float | None], ended: int | None
 ) -> None:
     assert ended_by_gain(gain, times_us) == ended
@@ -203,43 +170,30 @@ def test_gain_counts_behind_trials_without_their_times() -> None:
         assert judged.is_too_little == (number == 100)
 
 
-def test_gain_ends_a_search_before_max_trials() -> None:
+def test_gain_ends_a_search_before_max_trials_and_at_once_the_next_time() -> None:
     search = Search(InOrder(SPACE.kept), most=110, gain=0.05)
     given = list(search)
     assert (len(given), search.why, search.is_over) == (110, Why.MAX_TRIALS, False)
-    for number, candidate in enumerate(given[:101]):
-        search.tell(TrialResult(candidate.config, 100.0, is_right=True))
+    results = tuple(TrialResult(one.config, 100.0, is_right=True) for one in given[:101])
+    for number, result in enumerate(results):
+        search.tell(result)
         assert search.is_over == (number == 100)
     assert search.why is Why.GAIN
-
-
-def test_a_search_that_ended_by_the_gain_ends_at_once_the_next_time() -> None:
-    search = Search(InOrder(SPACE.kept), gain=0.05)
-    tried = searched(search, lambda _: 100.0)
-    assert (len(tried), search.why, search.is_over) == (101, Why.GAIN, True)
-    told = tuple(TrialResult(config, 100.0, is_right=True) for config in tried)
-    prior = replace(NO_PRIOR_TRIALS, tried=frozenset(one.text for one in tried), results=told)
+    prior = replace(NO_PRIOR_TRIALS, tried=frozenset(one.config.text for one in results), results=results)
     again = Search(InOrder(SPACE.kept), prior, gain=0.05)
     assert (searched(again), again.why) == ([], Why.GAIN)
 
 
-def test_what_is_put_back_comes_first() -> None:
+def test_what_is_put_back_comes_first_until_it_has_lost_two_devices() -> None:
     search = Search(InOrder(SPACE.kept), most=3)
     first, second = next(search), next(search)
     search.put_back(first)
     assert list(search) == [first, SPACE.kept[2]]
-    search.put_back(second)
+    search.put_back(second, is_suspect=True)
     assert list(search) == [second]  # though there are as many as asked for
-
-
-def test_what_loses_two_devices_is_skipped() -> None:
-    search = Search(InOrder(SPACE.kept[:2]))
-    for _ in range(2):
-        deadly = next(search)
-        assert deadly == SPACE.kept[0]
-        search.put_back(deadly, is_suspect=True)
-    assert list(search) == [SPACE.kept[1]]
-    assert search.skipped == {SPACE.kept[0].config.text}
+    search.put_back(second, is_suspect=True)
+    assert list(search) == []
+    assert search.skipped == {second.config.text}
 
 
 def test_a_budget_counts_the_seconds_of_all_trials() -> None:
@@ -250,3 +204,133 @@ def test_a_budget_counts_the_seconds_of_all_trials() -> None:
         assert search.is_over == (number == 3)
     assert (number, search.why) == (3, Why.BUDGET)
     assert Search(InOrder(SPACE.kept), prior, budget_seconds=2.0).why is Why.BUDGET
+
+
+# Families that are far behind wait until no other candidate is left
+
+
+class Named(NamedTuple):
+    """In place of a configuration."""
+
+    family: str
+    text: str
+
+    @property
+    def tunables(self) -> dict[str, int]:
+        return {}
+
+
+def of(family: str, number: int) -> Candidate:
+    return cast(Candidate, SimpleNamespace(config=Named(family, f"{family}{number}")))
+
+
+def told(family: str, us: float, number: int = 9) -> TrialResult:
+    return TrialResult(cast(Any, Named(family, f"{family}{number}")), us, is_right=True)
+
+
+def compiled() -> Any:
+    """A binary that is there."""
+    future: Future[Any] = Future()
+    future.set_result(None)
+    return future
+
+
+def taken(found: Any) -> str:
+    assert found is not None
+    text: str = found[0].config.text
+    return text
+
+
+EIGHT = [of(family, number) for number in range(4) for family in ("slow", "fast")]
+
+
+@pytest.fixture
+def eight(monkeypatch: pytest.MonkeyPatch) -> Model:
+    """A strategy of EIGHT, of which its model expects the same time."""
+    monkeypatch.setattr(model_module, "candidate_times_us", lambda candidates: np.ones(len(candidates)))
+    return Model(EIGHT, late=False)
+
+
+def test_who_is_far_behind_comes_last(eight: Model) -> None:
+    assert [one.config.text for one in (eight.ask(), eight.ask()) if one] == ["slow0", "fast0"]
+    eight.tell(told("slow", 96_000.0))
+    assert not eight.is_postponed(EIGHT[0])  # behind whom?
+    eight.tell(told("fast", 650.0))
+    rest = [one.config.text for one in iter(eight.ask, None)]
+    assert rest == ["fast1", "fast2", "fast3", "slow1", "slow2", "slow3"]
+
+
+def test_a_family_is_far_behind_by_its_best_time(eight: Model) -> None:
+    results = (("fast", 100.0), ("slow", 100.0 * FAR_BEHIND), ("fast", 99.0), ("slow", 200.0))
+    for number, ((family, us), is_postponed) in enumerate(zip(results, (False, False, True, False), strict=True)):
+        eight.tell(told(family, us, number))
+        assert eight.is_postponed(EIGHT[0]) is is_postponed
+
+
+def test_earlier_trials_count(eight: Model) -> None:
+    earlier = (told("slow", 900.0), told("fast", 100.0), told("slow", 800.0))
+    assert next(Search(eight, replace(NO_PRIOR_TRIALS, results=earlier))) is EIGHT[1]
+
+
+def test_what_was_compiled_ahead_waits_too(eight: Model) -> None:
+    search, begun = Search(eight), list[str]()
+
+    def begin(candidate: Candidate) -> Any:
+        begun.append(candidate.config.text)
+        return None, compiled()
+
+    pending = CompileQueue(search, begin, 2)
+    assert [taken(pending.take()) for _ in range(2)] == ["slow0", "fast0"]
+    assert begun == ["slow0", "fast0", "slow1"]  # two at a time
+    while pending.step():
+        pass
+    assert begun == ["slow0", "fast0", "slow1", "fast1", "slow2", "fast2"]  # and four where there is time
+    search.tell(told("slow", 900.0))
+    search.tell(told("fast", 100.0))
+    assert taken(pending.take()) == "fast1"
+    assert len(list(pending.compiling)) == 3  # slow1, which waits, among them
+    assert [taken(pending.take()) for _ in range(5)] == ["fast2", "fast3", "slow3", "slow1", "slow2"]
+    assert pending.take() is None
+    assert list(pending.compiling) == []
+
+
+def test_what_is_compiled_is_taken_before_what_is_not(eight: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    futures = [Future[Any]() for _ in EIGHT]
+    coming = iter(futures)
+    pending = CompileQueue(Search(eight), lambda one: cast(Any, (None, next(coming))), 2)
+    assert pending.take_compiled() is None
+
+    def waited(among: Sequence[Future[Any]], **_: object) -> None:
+        assert list(among) == futures[:4]  # more compilers were started, as none had ended
+        futures[2].set_result(None)
+
+    monkeypatch.setattr(compile_queue, "wait", waited)
+    assert taken(pending.take()) == "slow1"
+    futures[0].set_result(None)
+    futures[1].set_result(None)
+    assert taken(pending.take_compiled()) == "slow0"
+
+
+@settings(max_examples=20)
+@given(st.lists(st.none() | st.floats(1.0, 1e4), min_size=40, max_size=40))
+def test_every_candidate_has_its_turn(times_us: list[float | None]) -> None:
+    """Few of a far slower family are compiled before one is tried, once no other candidate remains."""
+    every = replace(SPACE, kept=SPACE.kept[::6])
+    search, begun, found = Search(made("model", space=every)), list[str](), list[str]()
+
+    def begin(candidate: Candidate) -> Any:
+        begun.append(candidate.config.text)
+        return None, compiled()
+
+    pending, us = CompileQueue(search, begin, 3), cycle(times_us)
+    while (one := pending.take()) is not None:
+        search.tell(TrialResult(one[0].config, time := next(us), is_right=time is not None))
+        found.append(one[0].config.text)
+        assert len(begun) - len(found) <= 12
+    assert sorted(found) == sorted(candidate.config.text for candidate in every.kept)
+
+
+def test_runs_that_share_a_machine_leave_each_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16), raising=False)
+    assert (least_ahead(1, None), least_ahead(1, 6), least_ahead(2, None), least_ahead(4, None)) == (17, 17, 9, 5)
+    assert [2 * least_ahead(2, most) for most in (1000, 12, 3)] == [18, 6, 2]
