@@ -1,5 +1,5 @@
-"""A run on the host that meets kernels with faults goes on with the next configuration, and leaves them out for the
-next problem: no trial is lost or doubled, and no process stays.
+"""The loop of a search on the host. Past kernels with faults it goes on with the next configuration, and leaves them
+out for the next problem: no trial is lost or doubled, and no process stays.
 
 docs/trust.md has the table of all faults with their tests.
 """
@@ -7,6 +7,9 @@ docs/trust.md has the table of all faults with their tests.
 from __future__ import annotations
 
 import multiprocessing
+import time
+from collections.abc import Iterator
+from concurrent.futures import wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,26 +20,33 @@ import pytest
 from tests import quick_worker
 from tests.command import TUNE, run
 from tests.conftest import ONCE
-from tests.fabricated import plain_sql
+from tests.fabricated import measurement, plain_sql
 from tests.faulty_kernels import Fault, check, planted, tuned_twice
 from tests.on_host import ON_HOST
+from tests.workers import Disturbed
+from tsm2_tune.console.heartbeat import PHASES
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice, HostKernel
 from tsm2_tune.tuner.device.interface import DeviceLost
-from tsm2_tune.tuner.device.target import find_target
-from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.device.target import Target, find_target
+from tsm2_tune.tuner.results.trial import Outcome, Verdict
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
-from tsm2_tune.tuner.search.strategies.strategy import InOrder
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
+from tsm2_tune.tuner.search.strategies.strategy import InOrder, TrialResult
 from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker import server
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult
 
 pytestmark = ON_HOST
 
@@ -125,3 +135,95 @@ def test_a_device_that_is_gone_ends_the_run(path: Path, tmp_path: Path, monkeypa
     after = plain_sql(path, query)
     assert after[:1] == before
     assert [outcome for _, outcome in after] == ["ok"] * 3
+
+
+# The loop of a search
+
+
+@pytest.fixture
+def target(quick: Toolchain) -> Target:
+    return replace(find_target("cpu"), toolchain=quick)
+
+
+@pytest.fixture
+def tuner(target: Target) -> Iterator[Tuner]:
+    with Tuner(target, Options()) as tuner:
+        yield tuner
+
+
+def candidates(target: Target, count: int) -> list[Candidate]:
+    configs = [Tsm2Config("v2", 32, columns, 4) for columns in range(1, count + 1)]
+    return [Candidate(family_named("tsm2"), config, PROBLEMS[0], target.limits, Guidelines()) for config in configs]
+
+
+def test_a_spent_budget_leaves_the_least_trials(tuner: Tuner) -> None:
+    three = candidates(tuner.target, 3)
+    trials = list(tuner.tune(Search(InOrder(three), budget_seconds=0.0, least=2)))
+    assert [(trial.config, trial.outcome) for trial in trials] == [(one.config, Outcome.OK) for one in three[:2]]
+    taken = tuner.phases.taken()
+    assert min(taken.values()) >= 0
+    assert {"compilers", "operands", "verification on probes", "verification", "timing"} <= {*taken} <= {*PHASES}
+    tuner.worker.release()
+    assert "release" in tuner.phases.taken()
+    assert next(tuner.tune(Search(InOrder(three)))).outcome is Outcome.OK
+
+
+def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a budget lasts as long in one run as in several: waiting for compilers and storing count in both."""
+    monkeypatch.setattr("tsm2_tune.tuner.search.loop.wait", lambda futures: time.sleep(0.3))
+    _ = tuner.ceilings
+    start, trials = time.monotonic(), []
+    for trial in tuner.tune(Search(InOrder(candidates(tuner.target, 2)))):
+        trials.append(trial)
+        elapsed = time.monotonic() - start
+        time.sleep(0.3)
+    assert len(trials) == 2
+    assert sum(trial.total_seconds for trial in trials) == pytest.approx(elapsed, abs=0.3)
+    assert elapsed > 0.9
+
+
+@pytest.mark.parametrize(("spec", "reach"), [("0", 1.1), ("0", None), ("cpu", 1.1)])
+def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
+    target: Target, support_path: str, spec: str, reach: float | None
+) -> None:
+    times = iter([200.0, 100.0, 300.0, 150.0, 290.0])
+    asked: list[float | None] = []
+
+    def attempt(request: Attempt) -> AttemptResult:
+        asked.append(request.within_us)
+        us = next(times)
+        outcome = Outcome.OK if us < 300 else Outcome.BEHIND
+        return AttemptResult(outcome, "", verdict=Verdict(True, 0.1, "right"), measurement=measurement(us))
+
+    four = candidates(target, 4)
+    worker = Disturbed(lambda: support_path, attempt)
+    with Tuner(replace(target, spec=spec), Options(reach=reach), worker) as tuner:
+        wait(tuner.compile_ahead(four))  # the first compiled kernel is tried first
+        prior = replace(NO_PRIOR_TRIALS, contenders=(FinalCandidate(four[0].config, 250.0),))
+        outcomes = [trial.outcome for trial in tuner.tune(Search(InOrder(four), prior))]
+        assert outcomes == [Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.OK]
+        fastest = [250.0, 250.0, 200.0, 100.0]  # a request is made before the trial before it has ended
+        assert asked == ([pytest.approx(1.1 * us) for us in fastest] if spec == "0" and reach else [None] * 4)
+        tuner.options = tuner.options.unbounded  # as where kernels are timed at other shapes
+        assert [trial.outcome for trial in tuner.tune(Search(InOrder(four[:1]), prior))] == [Outcome.OK]
+        assert asked[4] is None
+
+
+def test_candidates_that_come_late_do_not_count_as_trials(target: Target, support_path: str) -> None:
+    """The least number of trials is made even if a strategy gives a candidate only after the last one's result."""
+
+    class AfterEach(InOrder):
+        told = True
+
+        def ask(self) -> Candidate | None:
+            told, self.told = self.told, False
+            return super().ask() if told else None
+
+        def tell(self, told: TrialResult) -> None:
+            self.told = True
+
+    result = AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"), measurement=measurement(9.0))
+    four = candidates(target, 4)
+    with Tuner(replace(target, spec="0"), Options(), Disturbed(lambda: support_path, lambda _: result)) as tuner:
+        trials = list(tuner.tune(Search(AfterEach(four), budget_seconds=0.0, least=3)))
+    assert [trial.config for trial in trials] == [one.config for one in four[:3]]
