@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.fabricated import GPU, PROBLEM
-from tests.fake_compilers import binary
 from tests.fake_tensors import Tensor, f32
 from tests.modules import OUT, A, B
 from tests.processes import python
-from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.cuda import clock_reader
 from tsm2_tune.tuner.results.store import Store
 
 
@@ -44,32 +38,16 @@ def test_reason_for_the_vendor_is_logged_once(losing: ModuleType, said: Any) -> 
     assert line.endswith("500.0 us measured, cublasSgemm 400.0 us")
 
 
-def test_cache_logs_misses_hits_and_evictions(binaries_folder: Path, writing_compiler: Toolchain, said: Any) -> None:
-    path = binary(writing_compiler, "1")
-    assert binary(writing_compiler, "1") == path
-    os.utime(path, (0, 0))
-    cache.evict(1)
-    lines = said()
-    assert [line.rpartition(": ")[0] for line in lines if path.name in line][-1] == f"cache evicts {path.name}"
-    assert [line for line in lines if "evicts" not in line][-1] == f"cache hit: {path.name}"
-    assert f"cache miss: {path.name}" in lines
-
-
 def test_leases_taken_left_and_released_are_logged(store: Store, said: Any) -> None:
     ours, theirs = store.leases(GPU), store.leases(GPU)
     ours.take(PROBLEM)
     theirs.take(PROBLEM)
     ours.release(PROBLEM)
-    lines = [line.removeprefix(f"lease of {PROBLEM.text} ") for line in said()]
-    assert lines == ["taken", "left to another run", "released"]
-
-
-def test_missing_nvml_is_logged(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert clock_reader("0000:00:00.0")() is None
-    (line,) = said()
-    assert line.startswith("no NVML (")
-    assert line.endswith("): measurements record no clock")
+    assert [line.removeprefix(f"lease of {PROBLEM.text} ").split()[0] for line in said()] == [
+        "taken",
+        "left",
+        "released",
+    ]
 
 
 @pytest.mark.parametrize("is_asked", [False, True])

@@ -74,14 +74,3 @@ def test_row_hidden_from_the_view_belongs_to_the_asked_problem(change: str, path
         for look in (*looks, store.best):
             with pytest.raises(StoreError, match="trial 2 is not as this"):
                 look()
-
-
-def test_the_index_is_as_this_program_makes_it(path: Path) -> None:
-    with Store.open(path, create=True):
-        pass
-    plain_sql(path, "DROP INDEX newest_of_family")
-    with pytest.raises(StoreError, match="lacks 'newest_of_family'"), Store.open(path, create=True):
-        pass
-    plain_sql(path, "CREATE INDEX newest_of_family ON trial (cache, device_name, family, stamp, basis)")
-    with pytest.raises(StoreError, match="has an altered 'newest_of_family'"), Store.open(path, create=True):
-        pass

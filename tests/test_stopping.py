@@ -18,11 +18,10 @@ from tests.command import TUNE, run
 from tests.standing_in import wait_by
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
-from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.signals import Stopped, held, stoppable
 from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker.child_process import start_child
-from tsm2_tune.tuner.worker.client import AttemptResult, Worker
+from tsm2_tune.tuner.worker.client import Worker
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -173,18 +172,13 @@ def test_a_run_ends_with_the_sentence_of_ctrl_c(
         closed.append(worker._process)
         close(worker)
 
-    def stopped(*_: object) -> AttemptResult:
-        send(number)
-        return AttemptResult(Outcome.CRASHED, "not reached")
-
     with monkeypatch.context() as patch:
         patch.setattr(workers, "start_child", start_child)  # a forked one ends by itself, too soon
-        patch.setattr(Worker, "attempt", stopped)
+        patch.setattr(Worker, "attempt", lambda *_: send(number))
         patch.setattr(Worker, "close", disturbed)
         result = run(*TUNE, "--db", str(path))
     assert result.exit_code == status, result.output
-    said = f"stopped; every trial that ended is in {path}: run the same command again to continue"
-    assert said in result.output
+    assert f"stopped; every trial that ended is in {path}: run the same command again to continue" in result.output
     assert [process.returncode for process in closed if process] == [-signal.SIGKILL]
 
 
