@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tsm2_tune.api.plan import plan_space as plan_space
     from tsm2_tune.api.plan import problems as problems
     from tsm2_tune.api.report import report as report
-    from tsm2_tune.api.tune import TuningResult as TuningResult
     from tsm2_tune.api.tune import tune as tune
     from tsm2_tune.errors import DeviceError as DeviceError
     from tsm2_tune.errors import InputError as InputError
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
     from tsm2_tune.tuner.runs.events import TrialStored as TrialStored
     from tsm2_tune.tuner.runs.events import VendorLeftOut as VendorLeftOut
     from tsm2_tune.tuner.runs.events import WinnerVerified as WinnerVerified
+    from tsm2_tune.tuner.runs.run import TuningResult as TuningResult
 
 __version__ = "0.2.0"
 _HOMES = {
@@ -86,7 +86,7 @@ _HOMES = {
     "api.plan": ("plan_space", "problems"),
     "api.report": ("report",),
     "api.export": ("Exported", "export"),
-    "api.tune": ("TuningResult", "tune"),
+    "api.tune": ("tune",),
     "errors": ("DeviceError", "InputError", "StoreError", "ToolMissing", "TuneError", "WorkerError"),
     "generator.config": ("KernelConfig",),
     "generator.device.limits": ("DeviceLimits",),
@@ -99,6 +99,7 @@ _HOMES = {
         "PairsStarted", "ProblemEnded", "ProblemLeft", "ProblemStarted", "RunEnded", "RunStarted", "TrialInterrupted",
         "TrialStored", "VendorLeftOut", "WinnerVerified",
     ),
+    "tuner.runs.run": ("TuningResult",),
     "tuner.export.kernel_sets.smallest_set": ("ChoiceStarted", "ExportEvent", "KernelsChosen"),
     "tuner.export.kernel_sets.pair_timing": ("Narrowed",),
     "tuner.packs.check": ("CheckedPart", "CheckedProduct"),

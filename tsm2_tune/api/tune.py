@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from os import PathLike
 
 from tsm2_tune.api.devices import Devices, names_of, targets_of
@@ -35,52 +34,17 @@ from tsm2_tune.api.parse import (
     thresholds_of,
 )
 from tsm2_tune.api.plan import problems
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.scalars import plain, plain_text, truth, whole
+from tsm2_tune.generator.scalars import plain_text, truth, whole
 from tsm2_tune.generator.space.guidelines import Thresholds
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import Address, place_of
 from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.runs.events import Event, ProblemEnded
+from tsm2_tune.tuner.runs.events import Event
 from tsm2_tune.tuner.runs.fleet import DevicePool, Fleet, LocalDevices
-from tsm2_tune.tuner.runs.run import Run, RunResult
+from tsm2_tune.tuner.runs.run import Run, TuningResult
 from tsm2_tune.tuner.runs.signals import interruptible
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies import strategy_named
-
-
-@dataclass(frozen=True, slots=True)
-@plain
-class TuningResult:
-    """The result of `tune`. All trials are in the database."""
-
-    targets: tuple[Target, ...]  # the devices, which can be passed to later calls
-    ended: tuple[ProblemEnded, ...]  # one event for each problem and device model, in order of time
-    winners: tuple[BestRow, ...]  # the winners of the given problems, as from `best`
-    interrupted: int  # number of trials and finals that a machine failure ended; to repeat them, repeat the call
-    unfinished: tuple[Problem, ...] = ()  # problems that were not finished because devices failed
-
-    @property
-    def target(self) -> Target:
-        """The device on which `tune` ran, or the first of several devices."""
-        return self.targets[0]
-
-    @property
-    def unsolved(self) -> tuple[Problem, ...]:
-        """The problems for which no configuration gave a correct result."""
-        return tuple(one.problem for one in self.ended if one.winner is None)
-
-    @property
-    def changed(self) -> tuple[Problem, ...]:
-        """The problems whose winner changed after their search, because another problem's kernel was faster."""
-        before = {one.problem: one.winner.config for one in self.ended if one.winner is not None}
-        return tuple(row.problem for row in self.winners if before.get(row.problem, row.config) != row.config)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every problem has a winner and no trial or final was interrupted."""
-        return not (self.unsolved or self.interrupted or self.unfinished)
 
 
 def tune(
@@ -151,7 +115,7 @@ def tune(
     targets = targets_of(device)
     with interruptible():
         if len(targets) == 1:
-            return _tuned(run.result(targets[0], tell))
+            return run.result(targets[0], tell)
         for kind in {target.identity.name: target for target in targets}.values():
             run.spaces(kind)  # raises for problems that cannot be tuned, before anything starts
         return _of_several(LocalDevices(names_of(targets)), run, tell)
@@ -184,10 +148,6 @@ def options_of(
     )
 
 
-def _tuned(result: RunResult) -> TuningResult:
-    return TuningResult(result.targets, result.ended, result.winners, result.interrupted, result.unfinished)
-
-
 def _of_several(devices: DevicePool, run: Run, tell: Callable[[Event], object]) -> TuningResult:
     """Execute a run on several devices, and return its result. Raise an error if all of them fail.
 
@@ -199,4 +159,4 @@ def _of_several(devices: DevicePool, run: Run, tell: Callable[[Event], object]) 
         from tsm2_tune.tuner.results.storage.postgresql import schema_at  # imported only for a server
 
         schema_at(place)
-    return _tuned(Fleet(run, devices, tell).result())
+    return Fleet(run, devices, tell).result()

@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from tsm2_tune import __version__
-from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console.eta import Tally
 from tsm2_tune.console.heartbeat import LONG_SECONDS, Heartbeat
 from tsm2_tune.console.printable import fields
@@ -39,6 +38,7 @@ from tsm2_tune.tuner.runs.events import (
     VendorLeftOut,
     WinnerVerified,
 )
+from tsm2_tune.tuner.runs.run import TuningResult
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console.printable import tell
 from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.console.tables import print_line, winners_table
@@ -23,6 +22,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.runs.events import Event, Noted, OfRun, PairMeasured, PairsStarted, RunEnded, RunStarted
+from tsm2_tune.tuner.runs.run import TuningResult
 from tsm2_tune.tuner.search.options import Options
 
 if TYPE_CHECKING:  # slow to import, and needed after the search

@@ -15,9 +15,7 @@ import uuid
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from multiprocessing.connection import wait
-from types import TracebackType
 from typing import Any, Self
 
 from tsm2_tune import __version__
@@ -25,7 +23,7 @@ from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, Wo
 from tsm2_tune.tuner.device.target import HOST, Target
 from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.runs.device_process import serve_device
-from tsm2_tune.tuner.runs.fleet import END_SECONDS, DeviceProcess
+from tsm2_tune.tuner.runs.fleet import END_SECONDS, DevicePool, DeviceProcess
 from tsm2_tune.tuner.runs.json_codec import Malformed, decode, encode
 from tsm2_tune.tuner.runs.messages import ANSWERS, REQUESTS, Failed
 from tsm2_tune.tuner.runs.owners import system
@@ -35,6 +33,7 @@ ANSWER_SECONDS = 10.0  # longest wait for the scheduler
 LOOK_SECONDS = 1.0  # between two checks of the list of workers, and of a worker's task
 POLL_SECONDS = 0.05  # between two checks for messages
 RETURN_SECONDS = 30.0  # how long to wait for a new worker after the last one was lost
+PYTHON = "{}.{}".format(*sys.version_info)  # major and minor
 CANCELLED = "cancelled"  # state of a task whose caller no longer waits for it
 
 
@@ -50,18 +49,10 @@ class Facts:
 class DaskChannel:
     """The calling process's connection to the process on a worker: two queues of the scheduler, with JSON."""
 
-    def __init__(self, client: Any, name: str) -> None:
-        self._client, self._name = client, name
+    def __init__(self, to: Any, received_from: Any) -> None:
+        self._to, self._from = to, received_from
         self.received = deque[Any]()  # messages that were not read yet
         self.is_lost = False
-
-    @cached_property
-    def _to(self) -> Any:
-        return _distributed().Queue(f"{self._name}-to", client=self._client)
-
-    @cached_property
-    def _from(self) -> Any:
-        return _distributed().Queue(f"{self._name}-from", client=self._client)
 
     def send(self, message: object) -> None:
         """Send the message. Raise OSError if the worker was lost or the scheduler does not answer."""
@@ -102,7 +93,7 @@ class _Process:
     is_over: bool = False  # whether its task has ended
 
 
-class Cluster:
+class Cluster(DevicePool):
     """The devices of the workers of a Dask scheduler. The name of a device is its worker's address."""
 
     def __init__(self, address: str, device: Target | str | None) -> None:
@@ -134,9 +125,7 @@ class Cluster:
             ) from None
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         with suppress(OSError):
             self._client.cancel([one.future for one in self._processes.values()], force=True)
             end = time.monotonic() + END_SECONDS
@@ -172,7 +161,7 @@ class Cluster:
 
     def _start(self, worker: str, sharing: int) -> DeviceProcess:
         name = f"tsm2-tune-{uuid.uuid4().hex}"
-        channel = DaskChannel(self._client, name)
+        channel = DaskChannel(*_queues(name, client=self._client))
         future = self._client.submit(
             work, name, key=name, workers=[worker], allow_other_workers=False, pure=False, retries=0
         )
@@ -228,32 +217,27 @@ class Cluster:
             ) from None
 
     def _facts(self, workers: list[str]) -> dict[str, Facts | Exception]:
-        found = self._client.run(facts_json, workers=workers, on_error="return") if workers else {}
+        found = self._client.run(facts_here, workers=workers, on_error="return") if workers else {}
         return {worker: _parsed_facts(one) for worker, one in found.items()}
 
 
 def _refusal(worker: str, facts: Facts | Exception) -> TuneError | None:
     """Return an error with the reason why the worker cannot execute the process; None if it can."""
-    name, own = _name(worker), facts_here()
+    name = _name(worker)
     if isinstance(facts, Exception):
         said = " ".join(str(facts).split())
-        return ToolMissing(f"worker {name} cannot load tsm2-tune {own.version} ({said}): install it there")
-    if (facts.version, facts.python) != (own.version, own.python):
+        return ToolMissing(f"worker {name} cannot load tsm2-tune {__version__} ({said}): install it there")
+    if (facts.version, facts.python) != (__version__, PYTHON):
         return ToolMissing(
-            f"worker {name} has tsm2-tune {facts.version} on Python {facts.python}, and this is {own.version} on"
-            f" {own.python}: install the same there and here"
+            f"worker {name} has tsm2-tune {facts.version} on Python {facts.python}, and this is {__version__} on"
+            f" {PYTHON}: install the same there and here"
         )
     return None
 
 
-def facts_here() -> Facts:
-    """Return the facts of this process: the version of tsm2-tune, the version of Python and the id of its machine."""
-    return Facts(__version__, "{}.{}".format(*sys.version_info), system())
-
-
-def facts_json() -> str:
-    """Return `facts_here()` as JSON."""
-    return encode(facts_here())
+def facts_here() -> str:
+    """Return the facts of this process as JSON."""
+    return encode(Facts(__version__, PYTHON, system()))
 
 
 def _parsed_facts(message: object) -> Facts | Exception:
@@ -265,14 +249,10 @@ def _parsed_facts(message: object) -> Facts | Exception:
 
 
 def work(name: str) -> None:
-    """Start the process that uses the worker's device, and transport its messages. This is the Dask task on a worker.
-
-    The queues `name`-to and `name`-from have the messages for the process and those from it.
-    """
-    distributed = _distributed()
-    worker = distributed.get_worker()
+    """Start the process that uses the device, and transport its messages. This is the Dask task on a worker."""
+    worker = _distributed().get_worker()
     key = worker.get_current_task()
-    requests, answers = (distributed.Queue(f"{name}-{way}") for way in ("to", "from"))
+    requests, answers = _queues(name)
     process, connection = start_child(serve_device)
     try:
         checked_at = time.monotonic()
@@ -291,6 +271,12 @@ def work(name: str) -> None:
         process.terminate()
         connection.close()
         process.wait()
+
+
+def _queues(name: str, **options: Any) -> tuple[Any, Any]:
+    """Return the queues of the scheduler with the messages for a device's process, and with those from it."""
+    to, received_from = (_distributed().Queue(f"{name}-{way}", **options) for way in ("to", "from"))
+    return to, received_from
 
 
 def _name(worker: str) -> str:

@@ -14,17 +14,18 @@ import socket
 import subprocess
 import threading
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import chain
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 from tsm2_tune.errors import TuneError, WorkerError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.results.storage.retry import until_committed
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.runs.device_process import serve_device
@@ -41,7 +42,7 @@ from tsm2_tune.tuner.runs.events import (
 from tsm2_tune.tuner.runs.messages import Channel
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue
 from tsm2_tune.tuner.runs.remote_executor import ExecutorLost, RemoteExecutor
-from tsm2_tune.tuner.runs.run import Run, RunResult, awaited, solved, winners
+from tsm2_tune.tuner.runs.run import Run, TuningResult, solved, winners
 from tsm2_tune.tuner.runs.signals import Stopped, held
 from tsm2_tune.tuner.worker.child_process import start_child
 
@@ -57,47 +58,53 @@ class DeviceProcess(NamedTuple):
     sharing: int  # number of devices that share its machine's processors
 
 
-class DevicePool(Protocol):
+class DevicePool(ABC):
     """The processes that use the devices of a run. It is a context manager: its exit ends all processes."""
 
+    @abstractmethod
     def started(self) -> Mapping[str, DeviceProcess]:
         """Start processes for new devices, and return them by the device's name."""
 
     def is_awaited(self) -> bool:
-        """Return whether to wait for another process, although none is left."""
+        """Return whether to wait for another process, although none is left. By default no process joins later."""
+        return False
 
     def check(self) -> None:
-        """Close the channels of processes that were lost."""
+        """Close the channels of processes that were lost. By default the system closes them."""
+        return
 
+    @abstractmethod
     def end(self, name: str, *, is_complete: bool) -> str:
         """End a process. Return how it was lost, if it was. `is_complete` says that no problem was left for it."""
 
-    def __enter__(self) -> Self: ...
+    @abstractmethod
+    def close(self) -> None:
+        """End all processes."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-class LocalDevices:
+class LocalDevices(DevicePool):
     """Devices of this machine, each used by a child process."""
 
     def __init__(self, targets: Mapping[str, Target]) -> None:
         self._targets = dict(targets)
         self._processes: dict[str, tuple[subprocess.Popen[bytes], Connection]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         with held():
             for process, connection in self._processes.values():
                 with suppress(OSError):
                     process.send_signal(signal.SIGTERM)
-                _hang_up(connection)  # a signal that comes just before a read does not interrupt it
-            for process, _ in self._processes.values():  # the threads that receive from them see the end of the pipe
+                # A signal that comes just before a read does not interrupt it. The threads that receive from the
+                # processes see the end of the pipe.
+                with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+                    pipe.shutdown(socket.SHUT_RDWR)
+            for process, _ in self._processes.values():
                 _await_end(process)
 
     def started(self) -> dict[str, DeviceProcess]:
@@ -115,31 +122,16 @@ class LocalDevices:
         self._targets = {}
         return found
 
-    def is_awaited(self) -> bool:
-        """Return False: no process joins later."""
-        return False
-
-    def check(self) -> None:
-        """Do nothing: the system closes the pipe of a process that dies."""
-
     def end(self, name: str, *, is_complete: bool) -> str:
         """Close the connection and wait for the process to end. Kill it after END_SECONDS. Return how it ended."""
         process, connection = self._processes.pop(name)
         connection.close()
         _await_end(process)
         status = process.returncode
+        if status >= 0:
+            return f"its process ended with exit status {status}"
         known = {one.value: one.name for one in signal.Signals}
-        return (
-            f"its process was killed by {known.get(-status, -status)}"
-            if status < 0
-            else f"its process ended with exit status {status}"
-        )
-
-
-def _hang_up(connection: Connection) -> None:
-    """End the pipe in both directions: the other process and the thread that receives here see its end."""
-    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as pipe:
-        pipe.shutdown(socket.SHUT_RDWR)
+        return f"its process was killed by {known.get(-status, -status)}"
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:
@@ -166,13 +158,13 @@ class Fleet:
         self._interrupted = 0
         self._lock = threading.Lock()
 
-    def result(self) -> RunResult:
+    def result(self) -> TuningResult:
         """Execute the run and return its result. Raise an error if every device fails, or if the database fails."""
         with ExitStack() as stack:
             try:
                 with self._devices:
                     processes = self._devices.started()  # raises before a database is created
-                    store = stack.enter_context(awaited(self._run.db, create=True))
+                    store = until_committed(lambda: stack.enter_context(Store.open(self._run.db, create=True)))
                     self._start(processes, store, stack)
                     self._tell(FleetStarted(tuple(self._threads), self._run.problems))
                     while self._threads or self._devices.is_awaited():
@@ -191,7 +183,7 @@ class Fleet:
             by_kind = {target.identity.name: target for target in self._targets.values()}
             cache, asked = self._run.options.cache, self._run.problems
             won = tuple(chain.from_iterable(winners(store, one, one.cache(cache), asked) for one in by_kind.values()))
-        return RunResult(
+        return TuningResult(
             tuple(self._targets.values()), solved(self._ended.values(), won), won, self._interrupted, self._unfinished
         )
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.best_view import BestRow
-from tsm2_tune.tuner.results.storage.retry import until_committed
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, Noted, PairsStarted, ProblemEnded, RunStarted, is_interruption
@@ -23,14 +22,36 @@ from tsm2_tune.tuner.search.spaces import Spaces, spaces
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
-    """The result of a tuning run. All measurements are in the database."""
+@plain
+class TuningResult:
+    """The result of `tune`. All trials are in the database."""
 
-    targets: tuple[Target, ...]  # its devices
-    ended: tuple[ProblemEnded, ...]  # for each problem that the run tuned, in the order in which they ended
-    winners: tuple[BestRow, ...]  # of the run's problems
-    interrupted: int  # trials and final comparisons that were interrupted from outside
-    unfinished: tuple[Problem, ...]  # problems that were not tuned on some kind of device, because devices failed
+    targets: tuple[Target, ...]  # the devices, which can be passed to later calls
+    ended: tuple[ProblemEnded, ...]  # one event for each problem and device model, in order of time
+    winners: tuple[BestRow, ...]  # the winners of the given problems, as from `best`
+    interrupted: int  # number of trials and finals that a machine failure ended; to repeat them, repeat the call
+    unfinished: tuple[Problem, ...] = ()  # problems that were not finished because devices failed
+
+    @property
+    def target(self) -> Target:
+        """The device on which `tune` ran, or the first of several devices."""
+        return self.targets[0]
+
+    @property
+    def unsolved(self) -> tuple[Problem, ...]:
+        """The problems for which no configuration gave a correct result."""
+        return tuple(one.problem for one in self.ended if one.winner is None)
+
+    @property
+    def changed(self) -> tuple[Problem, ...]:
+        """The problems whose winner changed after their search, because another problem's kernel was faster."""
+        before = {one.problem: one.winner.config for one in self.ended if one.winner is not None}
+        return tuple(row.problem for row in self.winners if before.get(row.problem, row.config) != row.config)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every problem has a winner and no trial or final was interrupted."""
+        return not (self.unsolved or self.interrupted or self.unfinished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +70,7 @@ class Run:
         """Return each problem's search space on the device. Raise InputError if it cannot tune a problem."""
         return spaces(self.problems, target, guidelines=self.guidelines, families=self.families)
 
-    def result(self, target: Target, tell: Callable[[Event], object]) -> RunResult:
+    def result(self, target: Target, tell: Callable[[Event], object]) -> TuningResult:
         """Tune the problems on a device of this process and return the result. `tell` is called with each event.
 
         Raise the same errors as the function `tune`.
@@ -70,7 +91,7 @@ class Run:
                     tell(event)
                 unfinished = queue.unfinished
             won = winners(store, target, tuner.cache, self.problems)
-        return RunResult((target,), solved(ended, won), won, interrupted, unfinished)
+        return TuningResult((target,), solved(ended, won), won, interrupted, unfinished)
 
     def events(self, queue: ProblemQueue, executor: Executor, store: Store) -> Iterator[Event]:
         """Tune problems of the queue on a device, then time their kernels at other shapes. Yield the events."""
@@ -80,13 +101,6 @@ class Run:
 
             yield PairsStarted()
             yield from CrossTiming(frozenset(self.problems), executor, store, self.families, queue.hold).events()
-
-
-@contextmanager
-def awaited(db: str, *, create: bool) -> Iterator[Store]:
-    """Open the store like Store.open, but wait for a database server that is down."""
-    with ExitStack() as stack:
-        yield until_committed(lambda: stack.enter_context(Store.open(db, create=create)))
 
 
 def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ...]) -> tuple[BestRow, ...]:
