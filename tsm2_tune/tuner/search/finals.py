@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
@@ -17,7 +18,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
-from tsm2_tune.tuner.compile.pool import Compilers, Text
+from tsm2_tune.tuner.compile.pool import Compilers
 from tsm2_tune.tuner.device.emulator.toolchain import WATCHED_SAMPLE
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.vendor.schedule import VendorSchedule
@@ -28,10 +29,13 @@ from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, full_verification
-from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, Worker
+from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, FinalTimes, Worker
 
 FINALISTS, LEAST_FINALISTS = 5, 2  # maximum and minimum number of finalists
 FINALIST_MARGIN = 0.05  # a finalist's median exceeds the best median by at most this share
+
+Answer = TypeVar("Answer")
+NamedText = tuple[str, KernelSource, Toolchain | None]  # begins the message if it does not compile
 
 
 class Finals:
@@ -77,66 +81,73 @@ class Finals:
     def _final(
         self, problem: Problem, chosen: Sequence[tuple[FinalCandidate, KernelSource]], vendor: VendorSchedule | None
     ) -> Final | FinalFailure:
-        for _ in range(TRIES):
-            entries = []
-            for contender, source in chosen:
-                binary = self._compilers.finish(source)
-                if isinstance(binary, CompileFailure):
-                    detail = f"{contender.config.text} does not compile any more: {binary.detail}"
-                    return FinalFailure(problem, detail, binary.outcome is Outcome.INTERRUPTED)
-                entries.append(Entry(binary.path, source.kernel, source.launch))
-            seed = trial_seed(self._options.seed, problem, "final")
-            effort = self._options.final_effort
-            caches = self._target.caches(self._options.cache, self._options.final_caches)
-            request = FinalRound(
-                problem, tuple(entries), seed, effort, vendor=vendor is not None, caches=caches,
-                support_path=self._compilers.support(problem.dtype_name),
-            )  # fmt: skip
-            before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
-            answer = self._worker().time_finalists(request)
-            if not isinstance(answer, AttemptResult):
-                if vendor is not None and not answer.vendor:
-                    vendor.keep_out(problem, answer.vendor_trouble)
-                configs = [one.config for one, _ in chosen]
-                by_state = (zip(configs, of_state, strict=True) for of_state in answer.measurements)
-                return Final(problem, tuple(chain.from_iterable(by_state)), answer.vendor)
-            if self._are_whole(before, [(source, None) for _, source in chosen]):
-                return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
-        return FinalFailure(problem, CHANGED, interrupted=True)
+        seed, effort = trial_seed(self._options.seed, problem, "final"), self._options.final_effort
+        caches = self._target.caches(self._options.cache, self._options.final_caches)
+        request = FinalRound(problem, (), seed, effort, vendor=vendor is not None, caches=caches)
+
+        def time_finalists(entries: tuple[Entry, ...], support_path: str) -> FinalTimes | AttemptResult:
+            return self._worker().time_finalists(replace(request, entries=entries, support_path=support_path))
+
+        texts = [(f"{one.config.text} does not compile any more", source, None) for one, source in chosen]
+        answer = self._with_binaries(problem, texts, time_finalists)
+        if isinstance(answer, AttemptResult):
+            return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
+        if vendor is not None and not answer.vendor:
+            vendor.keep_out(problem, answer.vendor_trouble)
+        configs = [one.config for one, _ in chosen]
+        by_state = (zip(configs, of_state, strict=True) for of_state in answer.measurements)
+        return Final(problem, tuple(chain.from_iterable(by_state)), answer.vendor)
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
         """Verify the configuration's kernel in full, for both index widths. The outcome is OK if every call was
         correct.
         """
         extent = EMULATED if self._target.is_host else ON_GPU
-        seed = trial_seed(self._options.seed, problem, f"{config.text} in full")
-        texts: list[Text] = [(source, None) for source in by_width(problem, config)]
-        named = [f"{bits}-bit indices" for bits in INDEX_BITS]
+        sources = by_width(problem, config)
+        texts: list[NamedText] = [
+            (f"with {bits}-bit indices", source, None) for bits, source in zip(INDEX_BITS, sources, strict=True)
+        ]
         watching = self._watching if extent.watched_products else None
         if isinstance(watching, CompileFailure):
             return AttemptResult(watching.outcome, f"with a race check: {watching.detail}")
         if watching is not None:  # only for one index width: both make the same accesses
-            texts.append((texts[0][0], watching))
-            named.append("a race check")
+            texts.append(("with a race check", sources[0], watching))
+
+        def verify(entries: tuple[Entry, ...], support_path: str) -> AttemptResult:
+            by_bits, codes = tuple(zip(INDEX_BITS, entries, strict=False)), _codes_of(entries[: len(INDEX_BITS)])
+            seed = trial_seed(self._options.seed, problem, f"{config.text} in full")
+            watched = entries[-1] if watching is not None else None
+            request = full_verification(problem, config, by_bits, extent, seed=seed, watched=watched)
+            answer = self._worker().verify_in_full(replace(request, support_path=support_path))
+            return replace(answer, verified_code=codes)
+
+        return self._with_binaries(problem, texts, verify)
+
+    def _with_binaries(
+        self,
+        problem: Problem,
+        texts: Sequence[NamedText],
+        ask: Callable[[tuple[Entry, ...], str], Answer | AttemptResult],
+    ) -> Answer | AttemptResult:
+        """Compile the texts and return the answer to `ask`. It gets the binaries and the path of the support kernels.
+
+        If the answer is an AttemptResult, and a cached binary was changed or removed meanwhile, try again.
+        """
+        named = {name: (source, toolchain) for name, source, toolchain in texts}
         for _ in range(TRIES):
-            entries = []
-            started = [self._compilers.begin(one, toolchain) for one, toolchain in texts]
-            for (source, toolchain), name, compiling in zip(texts, named, started, strict=True):
-                binary = self._compilers.finish(source, toolchain, compiling)
+            entries, started = list[Entry](), [self._compilers.begin(*text) for text in named.values()]
+            for (name, source, toolchain), compiling in zip(texts, started, strict=True):
+                begun = None if compiling.done() else compiling  # a binary of an earlier compilation may be gone
+                binary = self._compilers.finish(source, toolchain, begun)
                 if isinstance(binary, CompileFailure):
-                    return AttemptResult(binary.outcome, f"with {name}: {binary.detail}")
+                    return AttemptResult(binary.outcome, f"{name}: {binary.detail}")
                 entries.append(Entry(binary.path, source.kernel, source.launch))
             support_path = self._compilers.support(problem.dtype_name)
             before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
-            widths, watched = entries[: len(INDEX_BITS)], entries[len(INDEX_BITS) :]
-            by_bits = tuple(zip(INDEX_BITS, widths, strict=True))
-            codes = _codes_of(widths)
-            request = full_verification(
-                problem, config, by_bits, extent, seed=seed, watched=watched[0] if watched else None
-            )
-            answer = self._worker().verify_in_full(replace(request, support_path=support_path))
-            if self._are_whole(before, texts):
-                return replace(answer, verified_code=codes)
+            answer = ask(tuple(entries), support_path)
+            if not isinstance(answer, AttemptResult) or self._compilers.are_whole(before, tuple(named.values())):
+                return answer
+            self._worker().close()  # it may have loaded an old binary
         return AttemptResult(Outcome.INTERRUPTED, CHANGED)
 
     @property
@@ -152,16 +163,6 @@ class Finals:
         if isinstance(binary, Binary):
             return watching
         return None if binary.outcome is Outcome.COMPILE_FAILED else binary
-
-    def _are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
-        """Return whether the cached binaries of `texts` are still the files that `before` identifies.
-
-        If they are not, stop the worker process, since it may have loaded an old binary.
-        """
-        if self._compilers.are_whole(before, texts):
-            return True
-        self._worker().close()
-        return False
 
 
 def _codes_of(entries: Sequence[Entry]) -> str | None:
