@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections.abc
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -21,16 +21,6 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.tuner.results.records import config_of
 
 MOST_CHARACTERS = 1 << 26  # of one message
-WRONG = (
-    TuneError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    StopIteration,
-    TypeError,
-    ValueError,
-)
 NOT_SENT = ("wrap",)  # fields of Toolchain that belong to one process
 ERRORS = {name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, TuneError)}
 
@@ -51,7 +41,7 @@ def decode(text: object, kinds: tuple[type[Any], ...]) -> Any:
     try:
         found = json.loads(text)
         return _decoded(_chosen(kinds, _object(found)), found)
-    except WRONG as error:
+    except Exception as error:  # values of any kind, in any order
         raise Malformed(str(error)) from error
 
 
@@ -78,9 +68,7 @@ def _plain(value: Any) -> Any:
 
 
 def _decoded(hint: Any, found: Any) -> Any:
-    """Decode a value of type `hint` that `_plain` encoded. Raise one of the exceptions in WRONG if the value is
-    invalid.
-    """
+    """Decode a value of type `hint` that `_plain` encoded. Raise an exception of any kind if the value is invalid."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return _decoded(_chosen(inner, found), found)
@@ -98,8 +86,12 @@ def _decoded(hint: Any, found: Any) -> Any:
         return found
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(found)
-    decoder = _DECODERS.get(hint)
-    return _record(hint, _object(found)) if decoder is None else decoder(_object(found))
+    record = _object(found)
+    if hint is KernelConfig:
+        return config_of(*(_decoded(str, record[name]) for name in ("family", "config", "tunables")))
+    if hint is TuneError:
+        return ERRORS[_decoded(str, record["class"])](_decoded(str, record["text"]))
+    return hint(**{name: _decoded(one, record[name]) for name, one in _sent(hint).items()})
 
 
 def _chosen(of: tuple[Any, ...], found: Any) -> Any:
@@ -114,24 +106,6 @@ def _chosen(of: tuple[Any, ...], found: Any) -> Any:
     if isinstance(found, list):
         return [one for one in of if get_origin(one) is list][0]  # noqa: RUF015
     return type(found) if type(found) in of else [one for one in of if one in (float, NoneType)][0]  # noqa: RUF015
-
-
-def _record(kind: type[Any], found: dict[str, Any]) -> Any:
-    return kind(**{name: _decoded(hint, found[name]) for name, hint in _sent(cast(Hashable, kind)).items()})
-
-
-def _config(found: dict[str, Any]) -> KernelConfig:
-    return config_of(*(_decoded(str, found[name]) for name in ("family", "config", "tunables")))
-
-
-def _error(found: dict[str, Any]) -> TuneError:
-    return ERRORS[_decoded(str, found["class"])](_decoded(str, found["text"]))
-
-
-_DECODERS: dict[Any, Callable[[dict[str, Any]], Any]] = {
-    KernelConfig: _config,
-    TuneError: _error,
-}
 
 
 @cache

@@ -68,7 +68,6 @@ class RemoteExecutor(Executor):
         return self._opened.ceilings
 
     def expect(self, problem: Problem) -> None:
-        """Prepare for the problem while its search space is enumerated."""
         self._send(messages.Expect(problem))
 
     def compile_first(self, candidates: FirstCandidates) -> None:
@@ -131,7 +130,6 @@ class RemoteExecutor(Executor):
     def final(
         self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
     ) -> Final | FinalFailure | None:
-        """Have the fastest configurations timed, interleaved: see `Executor.final`."""
         contenders = tuple(one for one, _ in finalists(problem, prior, also))
         needed = replace(prior, tried=frozenset(), results=(), contenders=contenders)
         self._send(messages.RunFinal(problem, self.options, needed, tuple(also), repeat))
@@ -148,12 +146,10 @@ class RemoteExecutor(Executor):
         return answer.final
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        """Have the configuration's kernel verified in full."""
         self._send(messages.VerifyInFull(problem, config))
         return self._await(AttemptResult)
 
     def left_out(self, problem: Problem) -> VendorLeftOut | None:
-        """Return why cuBLAS and cuBLASLt were not timed in the problem's finals; None if there is no trouble."""
         return self._left_out.get(problem)
 
     def _send(self, request: messages.Request) -> None:

@@ -17,7 +17,6 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines, Thresholds
-from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.space import rules_of
 from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources
@@ -170,7 +169,13 @@ def _guidelines(
             GuidelineAudit(
                 rule=name,
                 would_drop=len(would_drop),
-                problems=len({timed[0] for timed, every in fastest_first.items() if _has_any(every, would_drop)}),
+                problems=len(
+                    {
+                        problem
+                        for (problem, _), every in fastest_first.items()
+                        if would_drop & {one.id for one in every}
+                    }
+                ),
                 dropped=tuple(
                     _dropped_winner(problem, every, would_drop)
                     for (problem, _), every in fastest_first.items()
@@ -179,10 +184,6 @@ def _guidelines(
             )
         )
     return tuple(found)
-
-
-def _has_any(trials: Sequence[CurrentTrial], ids: set[int]) -> bool:
-    return any(trial.id in ids for trial in trials)
 
 
 def _dropped_winner(problem: Problem, fastest_first: Sequence[CurrentTrial], would_drop: set[int]) -> DroppedWinner:
@@ -245,7 +246,7 @@ def _rules(trials: Iterable[CurrentTrial], candidates: Mapping[int, Candidate]) 
             )
             compiled = replace(estimate, compiled=real)
             for rule in rules_of(family_named(estimate.config.family)):
-                decided[rule.name, rule.kind].append((_keeps(rule, estimate), _keeps(rule, compiled)))
+                decided[rule.name, rule.kind].append((bool(rule.keeps(estimate)), bool(rule.keeps(compiled))))
     return tuple(
         RuleAudit(
             rule=name,
@@ -257,7 +258,3 @@ def _rules(trials: Iterable[CurrentTrial], candidates: Mapping[int, Candidate]) 
         for (name, kind), both in decided.items()
         if any(by_estimate != by_compiler for by_estimate, by_compiler in both)
     )
-
-
-def _keeps(rule: Rule, candidate: Candidate) -> bool:
-    return bool(rule.keeps(candidate))

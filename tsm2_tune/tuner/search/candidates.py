@@ -127,13 +127,15 @@ class Search(Candidates):
 
     @property
     def is_over(self) -> bool:
-        """Whether candidates that were returned, but not tried yet, must be skipped."""
         return self.why in (Why.BUDGET, Why.GAIN)
 
     @property
     def fastest_us(self) -> float | None:
-        """The least time of a correct kernel so far; None without one."""
         return self._fastest_us
+
+    @property
+    def remaining(self) -> int | None:
+        return self._remaining
 
     def __next__(self) -> Candidate:
         with self._lock:
@@ -148,11 +150,6 @@ class Search(Candidates):
                     self._remaining = None if self._remaining is None else self._remaining - 1
                     return found
             raise StopIteration
-
-    @property
-    def remaining(self) -> int | None:
-        """The number of candidates that may still be returned; None: no limit."""
-        return self._remaining
 
     def put_back(self, candidate: Candidate, *, is_suspect: bool = False) -> None:
         """Return this candidate again, before others, since it has no trial.
@@ -180,7 +177,6 @@ class Search(Candidates):
             self._judge()
 
     def is_postponed(self, candidate: Candidate) -> bool:
-        """Return whether a candidate that was returned should now wait until no other candidate remains."""
         with self._lock:
             return self._strategy.is_postponed(candidate)
 

@@ -140,7 +140,6 @@ class Tuner(Executor):
             self._compilers.support(problem.dtype_name)
 
     def compile_first(self, candidates: FirstCandidates) -> None:
-        """Start compilers for the first candidates of a later search."""
         self.compile_ahead(candidates(least_ahead(self.options.sharing, self.options.max_trials)))
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
@@ -157,7 +156,6 @@ class Tuner(Executor):
         return VendorSchedule(lambda: self.worker.vendor(), self.target.identity.driver)
 
     def left_out(self, problem: Problem) -> VendorLeftOut | None:
-        """Return why cuBLAS and cuBLASLt were not timed in the problem's finals; None if there is no trouble."""
         if self.vendor is None:
             return None
         if problem in self.vendor.troubles:
@@ -167,11 +165,9 @@ class Tuner(Executor):
     def final(
         self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
     ) -> Final | FinalFailure | None:
-        """Run a final, see `Finals.run`."""
         return self._finals().run(problem, prior, also, repeat=repeat)
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        """Verify the configuration's kernel in full, see `Finals.verify_in_full`."""
         return self._finals().verify_in_full(problem, config)
 
     def _finals(self) -> Finals:

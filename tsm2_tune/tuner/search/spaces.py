@@ -29,14 +29,6 @@ class Spaces(Sequence[SearchSpace]):
     def __len__(self) -> int:
         return len(self.problems)
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """A key of the families and the guidelines.
-
-        It is equal for all Spaces with the same families and guidelines.
-        """
-        return self.families, sorted(self.guidelines.items())
-
     @overload
     def __getitem__(self, index: int) -> SearchSpace: ...
     @overload

@@ -52,10 +52,7 @@ def strategy_named(name: str) -> StrategyFactory:
 
     Raise ToolMissing if the strategy needs Optuna and Optuna is not installed.
     """
-    return OWN[name] if name in OWN else by_optuna(name.removeprefix(OPTUNA))
-
-
-def by_optuna(sampler: str) -> StrategyFactory:
-    """Return the factory of a strategy with a sampler of Optuna. Raise ToolMissing if Optuna is not installed."""
+    if name in OWN:
+        return OWN[name]
     require_optuna()
-    return lambda space, seed, known: Sampled(sampler, space.kept, seed)
+    return lambda space, seed, known: Sampled(name.removeprefix(OPTUNA), space.kept, seed)

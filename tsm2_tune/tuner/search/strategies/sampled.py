@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,21 +17,7 @@ from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 FAMILY = "family"  # the Optuna parameter for the kernel family
 
 
-def _tpe(seed: int) -> Any:
-    from optuna.samplers import TPESampler
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna warns about `group`, which gives each family its own model
-        return TPESampler(seed=seed, multivariate=True, group=True)
-
-
-def _nsgaii(seed: int) -> Any:
-    from optuna.samplers import NSGAIISampler
-
-    return NSGAIISampler(seed=seed)
-
-
-SAMPLERS: dict[str, Callable[[int], Any]] = {"tpe": _tpe, "nsgaii": _nsgaii}
+SAMPLERS = ("tpe", "nsgaii")
 
 
 def require_optuna() -> None:
@@ -48,8 +34,15 @@ class Sampled(Strategy):
 
     def __init__(self, sampler: str, candidates: Sequence[Candidate], seed: int) -> None:
         import optuna
+        from optuna.samplers import NSGAIISampler, TPESampler
 
-        self._study = optuna.create_study(sampler=SAMPLERS[sampler](seed))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Optuna warns about `group`, which gives each family its own model
+            samplers: dict[str, Any] = {
+                "tpe": TPESampler(seed=seed, multivariate=True, group=True),
+                "nsgaii": NSGAIISampler(seed=seed),
+            }
+        self._study = optuna.create_study(sampler=samplers[sampler])
         self._candidates, self._grids = candidates, Grid.of_families(candidates)
         self._place = {one.config: place for place, one in enumerate(candidates)}
         self._is_remaining = np.ones(len(candidates), bool)
