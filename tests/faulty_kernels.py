@@ -17,9 +17,9 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import ProblemEnded, TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.session import candidate_of
 from tsm2_tune.tuner.search.strategies import exhaustive
 
 BODY = "scalar *staged ="  # before which a kernel does what is planted

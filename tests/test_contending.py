@@ -52,7 +52,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import PairMeasured, TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search.fixed_list import candidate_of
+from tsm2_tune.tuner.search.session import candidate_of
 from tsm2_tune.tuner.search.strategies import exhaustive
 
 pytestmark = pytest.mark.slow

@@ -39,10 +39,10 @@ from tsm2_tune.tuner.device.interface import DeviceLost
 from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
+from tsm2_tune.tuner.search.session import candidate_of
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, TrialResult
 from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker import server

@@ -49,8 +49,8 @@ from tsm2_tune.tuner.runs.events import (
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.fixed_list import problem_session
 from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.session import problem_session
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound, FinalTimes

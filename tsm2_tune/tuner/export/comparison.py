@@ -22,10 +22,10 @@ from tsm2_tune.tuner.packs.choice import Choice
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Outcome, VendorMeasurement
 from tsm2_tune.tuner.runs.events import FinalFailure
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Tuner, least_ahead
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
+from tsm2_tune.tuner.search.session import candidate_of
 from tsm2_tune.tuner.search.spaces import GIB
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.verify.operands import needed_bytes

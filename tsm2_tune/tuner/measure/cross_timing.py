@@ -37,7 +37,7 @@ from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 from tsm2_tune.tuner.runs.events import PairMeasured, ProblemEvent, VendorLeftOut, WinnerVerified
-from tsm2_tune.tuner.search import fixed_list, session
+from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.executor import Executor
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
@@ -292,11 +292,11 @@ class CrossTiming:
         k_per_pass = family_named(config.family).k_per_pass(config) or math.inf
         if problem.k > k_per_pass and all(one.k <= k_per_pass for one in started):
             return None
-        candidate = fixed_list.candidate_of(config, problem, limits)
+        candidate = session.candidate_of(config, problem, limits)
         return None if _memory_bytes(candidate) > limits.memory_bytes else candidate
 
     def _winner(self, group: Group, problem: Problem) -> Candidate:
-        return fixed_list.candidate_of(group.winners[problem].config, problem, self.tuner.target.limits)
+        return session.candidate_of(group.winners[problem].config, problem, self.tuner.target.limits)
 
     def _untried(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates without a stored trial. Trials that are to be retried do not count."""
@@ -306,7 +306,7 @@ class CrossTiming:
         self, problem: Problem, candidates: Sequence[Candidate], *, is_between: bool = False
     ) -> session.ProblemSession:
         families = {one.config.family for one in candidates}
-        return fixed_list.problem_session(
+        return session.problem_session(
             problem, families, self.tuner, self.store, self.started_at, is_between=is_between
         )
 

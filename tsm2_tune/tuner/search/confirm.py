@@ -11,11 +11,10 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome
 from tsm2_tune.tuner.runs.events import Confirmed, FinalFailure, FinalStored, WinnerVerified
 from tsm2_tune.tuner.search.finals import finalists, is_final_due
-from tsm2_tune.tuner.search.fixed_list import problem_session
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.quarantine import refuted
 from tsm2_tune.tuner.search.resume import PriorTrials, Retries
-from tsm2_tune.tuner.search.session import MOST_FINALS
+from tsm2_tune.tuner.search.session import MOST_FINALS, problem_session
 
 NO_RETRIES = Retries(None)
 CHANGED = "this version or its compiler changed the kernel's code: tune again"

@@ -11,9 +11,13 @@ from dataclasses import replace
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import DeviceError, WorkerError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import places
+from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.retry import Lost
@@ -284,6 +288,29 @@ class ProblemSession:
     def _winner(self) -> BestRow | None:
         device = self.executor.target.identity.name
         return next(iter(self.store.best(device=device, problem=self.space.problem, cache=self.cache)), None)
+
+
+def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -> Candidate:
+    """Return a candidate for the configuration. No guidelines apply to it."""
+    return Candidate(family_named(config.family), config, problem, limits, Guidelines())
+
+
+def problem_session(
+    problem: Problem,
+    families: Collection[str],
+    tuner: Executor,
+    store: Store,
+    started_at: str,
+    *,
+    is_between: bool = False,
+) -> ProblemSession:
+    """Return a session that tries configurations of `families` at a shape.
+
+    The fastest kernels of all default families take part in its finals (repeated timings).
+    """
+    own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
+    space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
+    return ProblemSession(space, tuner, store, counted((), space), started_at, is_between=is_between)
 
 
 def verified(row: BestRow, executor: Executor, store: Store) -> WinnerVerified | None:

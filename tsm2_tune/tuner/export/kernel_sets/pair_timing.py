@@ -26,7 +26,7 @@ from tsm2_tune.tuner.export.scale_launch import configuration_for
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure, ProblemEvent
-from tsm2_tune.tuner.search import fixed_list, session
+from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
 
@@ -81,7 +81,7 @@ class Bench:
 
     def turn(self, tuned: Tuned, problem: Problem) -> session.ProblemSession:
         """Return a session that can try kernels of the families in `tuned` at the shape."""
-        return fixed_list.problem_session(problem, tuned.families(), self.tuner(), self.store, self.started_at)
+        return session.problem_session(problem, tuned.families(), self.tuner(), self.store, self.started_at)
 
     def tuner(self) -> Tuner:
         """Return the device's tuner. The first call locks the device."""
@@ -197,7 +197,7 @@ class Search:
         wanted = sorted(wanted, key=lambda one: (serving[one[0][1]], one[0][1], one[0][0]))
         tuner = self.bench.tuner()
         limits = self.bench.target.limits
-        candidates = [fixed_list.candidate_of(config, problem, limits) for (_, problem), config in wanted]
+        candidates = [session.candidate_of(config, problem, limits) for (_, problem), config in wanted]
         begun = tuner.compile_ahead(candidates)
         if self.bench.target.is_host:
             wait(begun)  # a running compiler would disturb the timing
