@@ -11,7 +11,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -24,13 +24,11 @@ from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.compile import pool
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.device.cuda_kernel import FAULTS, fault_of, refusal_of
-from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome
@@ -40,10 +38,8 @@ from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
-from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.winner_calls import EMULATED
 from tsm2_tune.tuner.worker import client as workers
-from tsm2_tune.tuner.worker import server
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, Worker, WorkerError
 
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("own_cache")]
@@ -243,30 +239,6 @@ def test_crash_if_device_still_opens(worker: Worker, try_kernel: TryKernel, monk
         with pytest.raises(DeviceError, match="no CUDA device 0"):
             try_kernel(CONFIGS[1], PROBLEM, lambda text: text.replace(BODY, f"*(volatile int *)8 = 1;\n    {BODY}"))
     assert try_kernel(CONFIGS[1], PROBLEM, str).outcome is Outcome.OK
-
-
-class Lost(HostDevice):
-    """The host, lost after some synchronisations."""
-
-    left = 3
-
-    def synchronise(self) -> None:
-        self.left -= 1
-        if self.left < 0:
-            raise DeviceLost("uncorrectable ECC error (CUDA error 214)")
-        super().synchronise()
-
-
-def test_a_lost_device_is_no_crash(tuner: Tuner, support_path: str) -> None:
-    device, silent = Lost(support_path=support_path), cast(Connection, SimpleNamespace(send=lambda _: None))
-    source = render(PROBLEM, CONFIGS[0])
-    binary = tuner._compilers.finish(source)
-    assert isinstance(binary, Binary)
-    entry = Entry(binary.path, source.kernel, source.launch)
-    handler = server._RequestHandler(device, support_path, silent)
-    result = handler.answer(Attempt(PROBLEM, entry, (), seed=1, effort=ONCE))
-    device.close()
-    assert cast(AttemptResult, result).outcome is Outcome.INTERRUPTED
 
 
 @pytest.mark.parametrize(
