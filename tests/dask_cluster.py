@@ -12,14 +12,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.servers import wait_until
 from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
-
-END_SECONDS = 60.0
 
 
 class Workers:
@@ -29,8 +27,9 @@ class Workers:
         self._folder = folder
         self._scheduler = self._started("scheduler")
         self._workers: list[subprocess.Popen[bytes]] = []  # that live
+        self.address = ""
         try:
-            self.address = self._scheduler_address()
+            wait_until(self._has_address)
         except BaseException:
             self.close()
             raise
@@ -39,10 +38,9 @@ class Workers:
     def _file(self) -> Path:
         return self._folder / "scheduler.json"
 
-    def add(self, **environment: str) -> None:
+    def add(self) -> None:
         """Start a worker. Its host is a device of its own, as another GPU would be."""
-        machine = tempfile.mkdtemp(dir=self._folder)
-        self._workers.append(self._started("worker", **{MACHINE_VARIABLE: machine}, **environment))
+        self._workers.append(self._started("worker", **{MACHINE_VARIABLE: tempfile.mkdtemp(dir=self._folder)}))
 
     def have(self, count: int) -> None:
         """Start workers until there are so many, and wait until all have come to the scheduler."""
@@ -51,40 +49,31 @@ class Workers:
         for _ in range(count - len(self._workers)):
             self.add()
         with Client(self.address, set_as_default=False) as client:
-            end = time.monotonic() + END_SECONDS
-            while len(client.nthreads()) != count:
-                assert time.monotonic() < end
-                time.sleep(0.05)
+            wait_until(lambda: len(client.nthreads()) == count)
 
     def kill(self, number: int) -> None:
         """End a worker, the first of those that live is 0, as a machine that is switched off does."""
-        _end(self._workers.pop(number))
+        process = self._workers.pop(number)
+        process.kill()
+        process.wait()
 
     def close(self) -> None:
         """End all."""
-        for process in (*reversed(self._workers), self._scheduler):
-            _end(process)
+        self._workers.insert(0, self._scheduler)
+        while self._workers:
+            self.kill(-1)
 
-    def _scheduler_address(self) -> str:
-        """Return the address in the scheduler's file, once the file is complete."""
-        end = time.monotonic() + END_SECONDS
-        while True:
-            with suppress(FileNotFoundError, json.JSONDecodeError):
-                address: str = json.loads(self._file.read_text())["address"]
-                return address
-            assert time.monotonic() < end
-            time.sleep(0.05)
+    def _has_address(self) -> bool:
+        """Read the scheduler's address from its file. Return False while the file is not complete."""
+        with suppress(FileNotFoundError, json.JSONDecodeError):
+            self.address = json.loads(self._file.read_text())["address"]
+        return bool(self.address)
 
     def _started(self, what: str, **environment: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tests.dask_cluster", what, str(self._file)]
         paths = os.pathsep.join(one for one in sys.path if one)
         environment = {**os.environ, "PYTHONPATH": paths, **environment}
         return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
 
 
 @contextmanager

@@ -3,11 +3,14 @@ verified in full by few calls; and databases that do not wait for the disk, by w
 nothing.
 
 python -m tests.quick_command --device cpu --shapes 64x2x64
+python -m tests.quick_command examples/api.py --device cpu --shapes 64x2x64
 """
 
 from __future__ import annotations
 
 import os
+import runpy
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -62,4 +65,8 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
 if __name__ == "__main__":
     keep_answers(setattr)
     (compile_quickly if os.environ.get(LONG_TRIALS) else make_quick)(setattr)
-    main()
+    if sys.argv[1:] and sys.argv[1].endswith(".py"):
+        del sys.argv[0]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        main()

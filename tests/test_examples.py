@@ -13,7 +13,7 @@ from tests.processes import python
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-QUICKLY = ("-m", "tests.quick_script")
+QUICKLY = ("-m", "tests.quick_command")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
