@@ -126,11 +126,6 @@ def test_nothing_vanishes_and_what_is_kept_is_of_the_space(op: str) -> None:
     assert [space.kept[place].config for place in (0, 7, -1)] == [listed[place].config for place in (0, 7, -1)]
     gemm = family_named("gemm")
     assert all(gemm.has(candidate.config, space.problem) for candidate in listed)
-    for candidate in listed[::97]:
-        resources = gemm.resources(candidate.config, space.problem)
-        assert isinstance(resources, Resources)
-        assert resources.threads == candidate.config.m_dim * candidate.config.n_dim  # type: ignore[attr-defined]
-        assert type(resources.smem_bytes) is int
 
 
 def test_no_other_configuration_is_of_the_space() -> None:
@@ -160,15 +155,12 @@ def test_what_won_on_an_h200_is_kept_in_every_storage_order(dtype: str, op: str)
     assert set(proposals) <= {candidate.config for candidate in kept}
 
 
-def test_the_command_prints_the_counts() -> None:
-    command = "space --device s2050 --family gemm --op nn --dtype f32 --guidelines none --json"
-    (found,) = json.loads(run(*command.split()).output)
+def test_the_command_prints_the_counts_and_the_names_of_the_paper() -> None:
+    command = "space --device s2050 --family gemm --op nn --dtype f32 --guidelines"
+    (found,) = json.loads(run(*command.split(), "none", "--json").output)
     assert found["kept"] == 1_136_490
     assert found["total"] == found["kept"] + sum(found["dropped"].values())
-
-
-def test_the_command_lists_configurations_by_the_names_of_the_paper() -> None:
-    command = "space --device s2050 --family gemm --dtype f32 --list --guidelines"
-    lines = run(*command.split(), "min-threads-per-sm=512,min-blocks-per-sm=2,min-reuse=3").output.splitlines()
+    told = "min-threads-per-sm=512,min-blocks-per-sm=2,min-reuse=3"
+    lines = run(*command.split(), told, "--list").output.splitlines()
     assert len(lines) == 294
     assert winner("f32", "nn").tunables in [json.loads(line)["tunables"] for line in lines]

@@ -77,7 +77,10 @@ def test_row_names_one_configuration_until_its_trial_ends(ours: Leases, path: Pa
     assert rows(path) == [(ours.owner, None, None, 0)], "nothing is tried any more"
 
 
-def test_a_run_renews_its_own_leases_of_one_device(ours: Leases, theirs: Leases, path: Path) -> None:
+def test_a_run_renews_its_own_leases_of_one_device(
+    ours: Leases, theirs: Leases, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", logger="tsm2_tune")
     assert ours.take(PROBLEM)
     assert theirs.take(OTHER)
     assert Leases(ours.database, "Tesla K40c").take(PROBLEM), "the problem of another device"
@@ -86,6 +89,7 @@ def test_a_run_renews_its_own_leases_of_one_device(ours: Leases, theirs: Leases,
     assert plain_sql(path, "SELECT owner FROM lease WHERE expires_at > 1.0") == [(ours.owner,)]
     theirs.release(PROBLEM)
     assert len(rows(path)) == 3, "it is not theirs"
+    assert caplog.messages[0] == f"lease of {PROBLEM.text} taken"
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import GPU, PROBLEM
 from tests.fake_tensors import Tensor, f32
 from tests.modules import OUT, A, B
 from tests.processes import python
-from tsm2_tune.tuner.results.store import Store
 
 
 @pytest.fixture
@@ -36,18 +34,6 @@ def test_reason_for_the_vendor_is_logged_once(losing: ModuleType, said: Any) -> 
         losing.gemm(a, b, out=out)
     (line,) = [line for line in said() if line.startswith("4x4x4 f32: the vendor: ")]
     assert line.endswith("500.0 us measured, cublasSgemm 400.0 us")
-
-
-def test_leases_taken_left_and_released_are_logged(store: Store, said: Any) -> None:
-    ours, theirs = store.leases(GPU), store.leases(GPU)
-    ours.take(PROBLEM)
-    theirs.take(PROBLEM)
-    ours.release(PROBLEM)
-    assert [line.removeprefix(f"lease of {PROBLEM.text} ").split()[0] for line in said()] == [
-        "taken",
-        "left",
-        "released",
-    ]
 
 
 @pytest.mark.parametrize("is_asked", [False, True])
