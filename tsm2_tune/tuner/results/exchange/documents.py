@@ -23,21 +23,15 @@ from tsm2_tune.tuner.results.trial import Outcome
 TIMED = (Outcome.OK, Outcome.BEHIND)  # a trial that was BEHIND has the time of its first launches
 TIME = "time"  # name of the member with a trial's time
 RESOURCES = ("registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes")  # columns of `trial`
-WORDS = {  # Kernel Tuner's names of errors; it has none for a wrong result and a time-out
-    Outcome.COMPILE_FAILED: "CompilationFailedConfig",
-    Outcome.LAUNCH_FAILED: "RuntimeFailedConfig",
-    Outcome.WRONG_RESULT: "RuntimeFailedConfig",
-    Outcome.TIMED_OUT: "RuntimeFailedConfig",
-    Outcome.CRASHED: "RuntimeFailedConfig",
-}
-INVALIDITY = {
-    Outcome.OK: "correct",
-    Outcome.BEHIND: "correct",
-    Outcome.COMPILE_FAILED: "compile",
-    Outcome.LAUNCH_FAILED: "runtime",
-    Outcome.WRONG_RESULT: "correctness",
-    Outcome.TIMED_OUT: "timeout",
-    Outcome.CRASHED: "runtime",
+FAULT = "RuntimeFailedConfig"  # of Kernel Tuner, which has no error for a wrong result and a time-out
+WORDS = {  # T4's word of each outcome, and Kernel Tuner's error
+    Outcome.OK: ("correct", ""),
+    Outcome.BEHIND: ("correct", ""),
+    Outcome.COMPILE_FAILED: ("compile", "CompilationFailedConfig"),
+    Outcome.LAUNCH_FAILED: ("runtime", FAULT),
+    Outcome.WRONG_RESULT: ("correctness", FAULT),
+    Outcome.TIMED_OUT: ("timeout", FAULT),
+    Outcome.CRASHED: ("runtime", FAULT),
 }
 UNITS = {"GFLOP/s": "GFLOP/s", "local_bytes": "B", "smem_bytes": "B", "spill_bytes": "B"}  # others have no unit
 
@@ -59,7 +53,7 @@ class Result:
     @property
     def time(self) -> float | str:
         """The kernel's time in milliseconds or, if the trial failed, Kernel Tuner's name of the error."""
-        return WORDS[self.outcome] if self.time_ms is None else self.time_ms
+        return WORDS[self.outcome][1] if self.time_ms is None else self.time_ms
 
 
 def results(entry: Entry) -> Iterator[Result]:
@@ -128,7 +122,7 @@ def _t4_item(one: Result) -> dict[str, Any]:
             "validation": 0.0,
             "runtimes": one.samples_ms,
         },
-        "invalidity": INVALIDITY[one.outcome],
+        "invalidity": WORDS[one.outcome][0],
         "correctness": 0 if one.outcome is Outcome.WRONG_RESULT else 1,
         "measurements": [{"name": TIME, "value": one.time, "unit": "ms"}, *others],
         "objectives": [TIME],
