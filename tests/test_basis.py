@@ -131,6 +131,15 @@ def test_another_launch_or_entry_point_is_another_kernel(change: str, path: Path
         assert texts_of(store) == {C256.text}
 
 
+def test_a_kernel_that_changes_again_and_again_is_kept_each_time(path: Path) -> None:
+    for day in (1, 2, 3):
+        changed(path, day)
+        with Store.open(path, create=False) as store:
+            store.supersede(GPU, PROBLEM, BASIS)
+            store.add_trial(RUN, trial(480, C128))
+    assert plain_sql(path, f"SELECT count(*), sum(superseded) FROM trial WHERE config = '{C128.text}'") == [(4, 3)]
+
+
 # In a source tree that is edited
 
 
