@@ -53,16 +53,10 @@ def filled(store: Store, path: Path) -> Path:
         (("--outcome", "ok, crashed", "4"), "4 trials of DB: 1 crashed, 2 ok, 1 timed-out", [0] * 6),
         (("--device", "h200"), "3 trials of DB on NVIDIA H200: 1 crashed, 2 ok", [1, 0, 0, 1, 1, 1]),
         (
-            ("--device", "h100", "--outcome", "failed"),
-            "1 trial of DB on NVIDIA H100: 1 timed-out",
-            [3, 4, 12, 3, 1, 1],
-        ),
-        (
             ("--device", "h100", "--outcome", "ok"),
             "0 trials of DB on NVIDIA H100: none ended so",
             [4, 4, 12, 4, 2, 2],
         ),
-        (("--outcome", "wrong-result"), "0 trials of DB: none ended so", [4, 4, 12, 4, 2, 2]),
     ],
 )
 def test_what_is_forgotten_leaves_nothing(
