@@ -25,17 +25,18 @@ from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
-from tsm2_tune.pretuned import cubins
+from tsm2_tune.pretuned import FOLDER
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
 from tsm2_tune.tuner.compile.pool import cores
+from tsm2_tune.tuner.export import cubins
 from tsm2_tune.tuner.export.cubins import capability, cubin
 from tsm2_tune.tuner.results.merge.serializer import text_of
 from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.merge.union import RUN, Part, RunKey, Tried
 
-ARCHIVE = Path(cubins.__file__).with_name(cubins.ARCHIVE)
+ARCHIVE = Path(str(FOLDER / cubins.ARCHIVE))
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 4, "pb": 4}]  # a GPU instruction has 2**4 bytes
 
 

@@ -66,8 +66,10 @@ def planners() -> Iterator[ProcessPoolExecutor]:
     """Yield a pool of processes that plan searches, about a second each, while other searches run."""
     count = max(1, min(cores() // CORES_A_PLANNER, MOST_PLANNERS))
     pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_start_planner)
-    yield pool
-    pool.shutdown(cancel_futures=True)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _start_planner() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.command import run, said
 from tests.conftest import compiled
-from tests.on_host import ON_HOST, filled, floats, pointer
+from tests.on_host import filled, floats, has_compiler, pointer
 from tests.spelling import spelt
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import FAMILIES
@@ -124,46 +124,23 @@ def test_threads_move_vectors_only_where_a_and_c_are_aligned(
         buffer.free()
 
 
-@pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of a batch and of a single product of its shape."""
-    path = tmp_path_factory.mktemp("batches") / "results.db"
+@pytest.mark.slow
+@pytest.mark.usefixtures("session_cache")
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+def test_commands_keep_batches_apart_and_give_them_back(tmp_path: Path) -> None:
+    database, again, text = tmp_path / "results.db", tmp_path / "again.db", tmp_path / "trials.jsonl"
     shapes = ("--shapes", "300*4x4x4,4x4x4", "--family", "small,tsm2")
-    said("--device", "cpu", *shapes, "--max-trials", "1", "--no-pairs", "--db", str(path))
-    return path
-
-
-class TestTuned:
-    """Commands on the database."""
-
-    pytestmark = ON_HOST
-
-    def test_a_batch_is_a_problem_of_its_own(self, tuned: Path) -> None:
-        found = json.loads(said("best", "--db", str(tuned), "--json"))["best"]
-        assert {(one["m"], one["n"], one["k"], one["batch"], one["family"]) for one in found} == {
-            (4, 4, 4, 1, "tsm2"),
-            (4, 4, 4, 300, "small"),
-        }
-        assert said("best", "--shapes", "300*4x4x4", "--db", str(tuned)).count("small") == 1
-        assert "tsm2" not in said("best", "--shapes", "300*4x4x4:f32", "--db", str(tuned))
-        assert "small" not in said("best", "--shapes", "4x4x4", "--db", str(tuned))
-
-    def test_texts_have_batches_and_give_them_back(self, tuned: Path, tmp_path: Path) -> None:
-        text, again = tmp_path / "trials.jsonl", tmp_path / "again.db"
-        assert run("export", "--db", str(tuned), "-o", str(text)).exit_code == 0
-        said("import", str(text), "--db", str(again))
-        of_both = [json.loads(said("best", "--db", str(one), "--json"))["best"] for one in (tuned, again)]
-        facts = [[(one["batch"], one["config"], one["median_us"]) for one in found] for found in of_both]
-        assert {(one["stale"], one["verified_in_full"]) for found in of_both for one in found} == {(False, True)}
-        assert facts[0] == facts[1]
-        table = tmp_path / "winners.md"
-        run("export", "--db", str(tuned), "-o", str(table))
-        assert "| 300 |" in table.read_text()
-
-    def test_fewer_kernels_for_all_shapes_leave_batches_out(self, tuned: Path, tmp_path: Path) -> None:
-        within = ("export", "--within", "5%", "--no-measure", "-o", str(tmp_path / "kernels.py"), "--db", str(tuned))
-        done = run(*within)
-        assert "left out: 1 batch of products, since --within compares kernels of single products" in done.stderr
-        done = run(*within, "--shapes", "300*4x4x4")
-        assert done.exit_code == 2
-        assert "only batches match, such as 300*4x4x4:f32" in done.stderr
+    said("--device", "cpu", *shapes, "--max-trials", "1", "--no-pairs", "--db", str(database))
+    assert run("export", "--db", str(database), "-o", str(text)).exit_code == 0
+    said("import", str(text), "--db", str(again))
+    found, copied = (json.loads(said("best", "--db", str(one), "--json"))["best"] for one in (database, again))
+    assert {(one["m"], one["batch"], one["family"]) for one in found} == {(4, 1, "tsm2"), (4, 300, "small")}
+    names = ("batch", "config", "median_us", "stale", "verified_in_full")
+    assert [[one[name] for name in names] for one in found] == [[one[name] for name in names] for one in copied]
+    for shape, own, other in (("300*4x4x4:f32", "small", "tsm2"), ("4x4x4", "tsm2", "small")):
+        best = said("best", "--shapes", shape, "--db", str(database))
+        assert (own in best, other in best) == (True, False)
+    within = ("export", "--within", "5%", "--no-measure", "-o", str(tmp_path / "k.py"), "--db", str(database))
+    assert "left out: 1 batch of products, since --within compares kernels of single" in run(*within).stderr
+    done = run(*within, "--shapes", "300*4x4x4")
+    assert (done.exit_code, "only batches match, such as 300*4x4x4:f32" in done.stderr) == (2, True)

@@ -14,31 +14,26 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.fabricated import host_run, imported, plain_sql
+from tests.fabricated import host_run, imported
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tests.times_between import (
     H200,
     OTHER,
     SHAPES,
     SLOWER_AT_TUNED,
-    THIRD,
     WINNER,
     Everything,
     measured,
-    predict,
     shape,
     tuned,
 )
 from tsm2_tune.cli import main
-from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import (
-    KERNELS_OF_A_SHAPE,
     LEAST_DISTANCE,
     kernels_between,
     shapes_between,
 )
-from tsm2_tune.generator.space.order import MOST_PREDICTED
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, CrossTiming
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
@@ -90,26 +85,19 @@ def test_on_a_host_only_winners_kernels_are(store: Store) -> None:
 FASTER = {2: 390.0, 4: 765.0, 8: 1525.0, 16: 3045.0, 32: 6085.0}
 
 
-def test_kernel_without_wins_is_added_where_predicted_faster(store: Store, path: Path) -> None:
+def test_kernel_without_wins_is_added_where_predicted_faster(store: Store) -> None:
     winners = tuned(store)
     assert rows_between(store, winners) == []
     measured(store, FASTER, full_verdict="right")
     (row,) = rows_between(store, winners)
     assert (row.config, row.problem) == (OTHER.text, shape(20480, 32, 20480))  # where it is nearest to the winner
-    assert with_between(store, print, winners) == [*winners, row]
-    at = [one for one in winners if one.problem == row.problem]  # a part of the shapes has what all of them want
-    assert with_between(store, print, at) == [*at, row]
-    others = [one for one in winners if one.problem != row.problem]
-    assert with_between(store, print, others) == others
-
+    at, others = ([one for one in winners if (one.problem == row.problem) is is_at] for is_at in (True, False))
+    for some, added in ((winners, [row]), (at, [row]), (others, [])):  # a part has what all shapes want
+        assert with_between(store, print, some) == [*some, *added]
     for problem in SHAPES:  # types and ops do not mix
         for other in (replace(problem, dtype_name="f64"), replace(problem, op="nnt")):
             store.add_trial(RUN, stored_trial(WINNER, other, 500.0, full_verdict="right"))
     assert rows_between(store, store.best()) == [row]
-    number = store.add_trial(RUN, stored_trial(THIRD, SHAPES[0], 500.0))
-    other_version = """family = 'bygone', config = 'bygone-t1', tunables = '{"threads": 1}'"""
-    plain_sql(path, f"UPDATE trial SET {other_version} WHERE id = {number}")
-    assert rows_between(store, winners) == [row]
 
 
 @pytest.mark.parametrize(
@@ -130,32 +118,6 @@ def test_what_gains_nothing_is_not_added(store: Store, us: dict[int, float], cha
 def test_of_kernels_that_gain_the_same_one_is_enough() -> None:
     times = np.array([[50.0, 100.0, 90.0], [50.0, 100.0, 91.0], [100.0, 80.0, 100.0], [99.0, 99.0, 99.0]])
     assert list(_gaining(times, np.array([100.0, 100.0, 100.0]))) == [0, 2]
-
-
-@pytest.mark.parametrize(("gain", "wanted"), [(1.01, 0), (1.06, 1)])
-def test_little_gain_or_a_stale_winner_is_not_worth_a_kernel(
-    store: Store, monkeypatch: pytest.MonkeyPatch, gain: float, wanted: int
-) -> None:
-    winners = tuned(store)
-    measured(store, SLOWER_AT_TUNED, full_verdict="right")
-
-    def times(kernels: Sequence[Any], problems: Sequence[Problem], card: Any) -> Any:
-        us = np.array([[100.0 / gain ** (one.winner.config == OTHER.text)] * len(problems) for one in kernels])
-        return us, np.full_like(us, 132)
-
-    predict(monkeypatch, "intermediate_winners", times)
-    assert len(rows_between(store, winners)) == wanted
-    assert rows_between(store, [replace(row, stale=1) for row in winners]) == []
-
-
-def test_a_run_verifies_what_is_added_for_its_own_types_alone(store: Store) -> None:
-    tuned(store)
-    measured(store, SLOWER_AT_TUNED)
-    others = [replace(problem, dtype_name="f64") for problem in SHAPES]
-    won(store, problems=others)
-    device = Simulated(store, Everything())
-    list(CrossTiming(frozenset(others), device, store, families=("none",)).events())
-    assert device.in_full == []
 
 
 def test_what_was_not_verified_in_full_is_left_out_and_told(store: Store) -> None:
@@ -198,7 +160,7 @@ def test_module_has_the_kernel_and_tuned_shapes_keep_winners(
     output = tmp_path / "kernels.py"
     command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", *option]
     ended = CliRunner().invoke(main, [*command, "--output", str(output)])
-    count = "2 kernels" if kernels == 2 else "1 kernel"
+    count = f"{kernels} kernel{'s' * (kernels > 1)}"
     assert (ended.exit_code, ended.output) == (0, f"wrote {output}: {count} for 5 problems\n")
     module = imported(output.read_text(), tmp_path)
     assert len({one.digest for one in module.WINNERS}) == kernels
@@ -228,46 +190,3 @@ ENDS = shape(1000, 1, 1000), shape(1000, 64, 1000)
 )
 def test_between_two_shapes_there_is_their_mean(tuned: list[Problem], between: list[Problem]) -> None:
     assert sorted(shapes_between(tuned)) == sorted(between)
-
-
-def test_what_rounds_to_a_tuned_shape_is_not_between() -> None:
-    tuned = [shape(1, 1, 1), shape(1, 2, 1), shape(2, 1, 1)]
-    tiny = shapes_between(tuned)
-    assert len(tiny) == len({*tiny} - {*tuned})
-
-
-def test_the_farthest_come_first_and_there_are_no_more_than_tuned_ones() -> None:
-    tuned = [shape(m, n, 1000) for m in (1000, 4000, 1_000_000) for n in (1, 8, 64)]
-    found = shapes_between(tuned)
-    assert len(found) == len(tuned)
-    assert len({*found}) == len(found)
-    assert found[0].m == 63_246  # between 4,000 and 1,000,000
-    assert set(found).isdisjoint(tuned)
-    more = shapes_between(tuned, 96)
-    assert more[: len(found)] == found
-    assert len(found) < len(more) < 96
-    assert shapes_between(tuned, 2) == found[:2]
-
-
-@pytest.mark.parametrize("op", ["nn", "ttt", "tn"])
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_planning_names_kernels_of_searches_for_each_shape(dtype: str, op: str) -> None:
-    tuned = [shape(3, 5, 10**6, dtype, op), shape(40, 3, 10**5, dtype, op), shape(64, 64, 10**6, dtype, op)]
-    found = kernels_between(tuned, H200, candidate_times_us)
-    of_shape = {one: sum(one in at for at in found.values()) for one in shapes_between(tuned)}
-    assert of_shape
-    assert set(of_shape.values()) <= {*range(1, KERNELS_OF_A_SHAPE + 1)}
-    for text, at in found.items():
-        for problem, config in at.items():
-            family = family_named(config.family)
-            assert config.kernel_text == text
-            assert family.supports(problem)
-            assert not family.only_by_name
-
-
-def test_what_is_expected_far_behind_the_first_choice_is_no_kernel() -> None:
-    tuned = [shape(3, 5, 10**6, op="tn"), shape(40, 3, 10**5, op="tn"), shape(64, 64, 10**6, op="tn")]
-    first = kernels_between(tuned, H200, candidate_times_us)
-    found = kernels_between(tuned, H200, lambda every: np.float64(1.01 * MOST_PREDICTED) ** np.arange(len(every)))
-    assert sum(len(at) for at in found.values()) == len(shapes_between(tuned))
-    assert len(first) > len(found)

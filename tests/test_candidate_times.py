@@ -18,7 +18,6 @@ from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
 H200 = PROFILES["h200"]
@@ -79,12 +78,6 @@ def test_a_full_launch_runs_at_the_bandwidth_and_one_tile_does_not() -> None:
     assert one.launch.blocks(ONE_TILE.m, ONE_TILE.n) == 1
     flops_per_us = dict(data_sheet(H200).gflops)["f32"] * 1e3 / 132
     assert 1 < us(one) * flops_per_us / (ONE_TILE.flops * 1.28**2) < 1.1  # a tile of 128 x 128
-
-
-def test_tensor_cores_have_their_own_rate() -> None:
-    problem = Problem(64, 64, 10**7, "bf16", "tn")
-    config = first_choices([family_named("inner_mma16")], problem, H200, candidate_times_us)[0]
-    assert us(candidate(config, problem)) < 1.5 * LAUNCH_US + data_sheet(H200).memory_us(problem) * 1.1
 
 
 def test_candidates_of_several_problems_and_devices_are_predicted_at_once() -> None:

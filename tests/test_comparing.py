@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,9 +25,7 @@ from tsm2_tune.pretuned import Pretuned, pretuned
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export import comparison
 from tsm2_tune.tuner.export.comparison import Compared
-from tsm2_tune.tuner.export.scale_launch import distance
 from tsm2_tune.tuner.packs.choice import Choice, choices
-from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.usefixtures("session_cache")
@@ -46,29 +43,6 @@ def test_predict_tells_measured_and_predicted_gains() -> None:
     assert "as the transposed product 30000x12x5000" in wide["reason"]
 
 
-@pytest.mark.parametrize(("shape", "op"), [("5000000x8x8", "nn"), ("8x5000000x8", "ttt")])
-def test_predict_and_best_compare_with_the_same_routine(shape: str, op: str) -> None:
-    """The op is the kernel's, which may compute the transposed product."""
-    (row,) = tsm2_tune.best("pretuned:h100", products="5000000x8x8", dtype="f32", op=op)
-    assert row.cublas_us is not None
-    assert row.vendor_us is not None
-    assert row.vendor_us < 0.95 * row.cublas_us  # cuBLASLt's is faster there
-    (found,) = predicted("h100", shape)
-    assert (found["vendor_us"], found["x_vendor"]) == (row.vendor_us, row.x_cublas)
-    assert f"cublasSgemm {row.cublas_us:.1f} us" in found["reason"]  # by which the module decides
-
-
-@pytest.mark.slow
-def test_predict_never_names_a_longer_time_of_cublas_than_that_of_its_gemm() -> None:
-    extents = (1, 8, 100, 10_000_000)
-    problems = [Problem(m, n, k, dtype) for dtype in ("f32", "f64") for m, n, k in product(extents, repeat=3)]
-    for text in pretuned():
-        found = chosen(text, problems)
-        both = [(one.vendor_us, one.match.vendor_us) for one in found]
-        assert all(us is not None and (gemm_us is None or us <= gemm_us) for us, gemm_us in both)
-        assert any(us != gemm_us for us, gemm_us in both)
-
-
 def chosen(text: Pretuned, problems: list[Problem]) -> list[Choice]:
     """Return the choices for problems that the included measurements have kernels for."""
     _, found = choices(text, problems, lambda _: "", lambda _: None)
@@ -84,21 +58,6 @@ def predicted(card: str, *shapes: str) -> list[dict[str, Any]]:
 def tuned_on_host(path: Path, *shapes: str, **options: Any) -> None:
     chosen: dict[str, Any] = {"device": "cpu", "family": "tsm2", "max_trials": 1, "pairs": False} | options
     tsm2_tune.tune(list(shapes), db=path, **chosen)
-
-
-@pytest.mark.parametrize("shape", ["30000x12x5000", "12x30000x5000"])
-def test_predict_names_the_nearest_shape_at_which_the_kernel_was_measured(shape: str) -> None:
-    (found,) = predicted("h100", shape)
-    op = "ttt" if "transposed" in found["reason"] else "nn"
-    with Store.open("pretuned:h100", create=False) as store:
-        trials = store.current("NVIDIA H100 80GB HBM3", alike=Problem(8, 8, 8, "f32", op))
-    digests = {one.source_digest for one in trials if one.config.text == found["chosen"]}
-    same = [one.problem for one in trials if {one.source_digest} == digests and one.cache == found["l2_state"]]
-    asked = Problem.parse(f"{shape}:f32")
-    whole = [one for one in same if {one.m % 4, one.n % 4, one.k % 4} == {0}]  # others have lines of another kind
-    kept = [Problem(one.n, one.m, one.k, "f32") if op == "ttt" else one for one in whole]
-    assert found["distance"] == pytest.approx(min(distance(one, asked) for one in kept))
-    assert found["measured_at"] in {f"{one.m}x{one.n}x{one.k}" for one in kept}
 
 
 @pytest.mark.slow
@@ -135,10 +94,8 @@ def test_predict_prints_a_row_for_a_problem_without_a_kernel() -> None:
         "pretuned:h100 has no kernel for 8x8x10000:bf16:tn that is verified in full: tsm2-tune best --db"
         " pretuned:h100 shows what it has, tsm2-tune 8x8x10000:bf16:tn tunes one"
     )
-    assert said.exit_code == 1, said.output
-    assert re.search(r"^8x8x10000:f32:tn .* kernel .* predicted ", said.stdout, re.MULTILINE)
+    assert (said.exit_code, said.stdout.splitlines()[-1]) == (1, reason), said.output
     assert re.search(r"^8x8x10000:bf16:tn( +-){3}  no kernel  ( *-){3}$", said.stdout, re.MULTILINE)
-    assert said.stdout.splitlines()[-1] == reason
     f32, bf16 = json.loads(run(*arguments, "--json").stdout)["problems"]
     assert f32.keys() == bf16.keys()
     assert {name for name, value in bf16.items() if value is not None} == {"problem", "reason"}
@@ -170,10 +127,8 @@ def test_compare_times_what_the_module_chooses(
     arguments = ("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64,96x2x64")
     said = run(*arguments)
     assert said.exit_code == 0, said.output
-    head, names, *rows, closing = said.stdout.splitlines()
+    head, _, *rows, closing = said.stdout.splitlines()
     assert "kernels are emulated on the CPU and there is no cuBLAS: times mean nothing" in head
-    assert "column-major" in head
-    assert names.split() == ["shape", "type", "product", "us", "+-", "cuBLAS", "us", "x", "chosen", "kernel"]
     assert [(row.split()[0], row.split()[-1]) for row in rows] == [("64x2x64", "tsm2"), ("96x2x64", "tsm2")]
     assert closing == "no time to compare with cuBLAS"
     found = json.loads(run(*arguments, "--json").stdout)

@@ -30,8 +30,6 @@ from tsm2_tune.tuner.search.ladder import in_turns, rungs
 
 pytestmark = pytest.mark.slow
 
-ON_HOST = pytest.mark.slow
-
 H200 = PROFILES["h200"]
 
 NAIVE = LadderConfig("naive", 8, 16, 1, 1, 1)
@@ -59,21 +57,17 @@ def test_steps_take_turns_in_a_search_that_names_the_ladder() -> None:
 SHAPE = "33x17x20"
 
 
-@ON_HOST
 @pytest.mark.usefixtures("no_driver", "known_ceilings")
 def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolchain) -> None:
     """Steps take turns, their trials are stored as any others, and the same command again goes on from there."""
     database = ("--db", str(tmp_path / "r.db"))
     command = ("ladder", "--device", "cpu", "--shapes", SHAPE, *database)
     stopped = run(*command, "--max-trials", "5", "--json")
-    assert stopped.exit_code == 1
-    assert "some steps have no time: see `tsm2-tune show" in stopped.stderr
-    assert "or raise --budget or --max-trials, or choose a smaller shape" in stopped.stderr
+    assert (stopped.exit_code, "some steps have no time: see `tsm2-tune show" in stopped.stderr) == (1, True)
     assert [step["tried"] for step in json.loads(stopped.stdout)[0]["steps"]] == [1, 1, 1, 1, 1, 0]
 
     done = run(*command, "--max-trials", "6", "--json")
-    assert done.exit_code == 0
-    assert "(1 new trial;" in done.stderr
+    assert (done.exit_code, "(1 new trial;" in done.stderr) == (0, True)
     (found,) = json.loads(done.stdout)
     assert [step["step"] for step in found["steps"]] == list(STEPS)
     trials = {line["id"]: line for line in json.loads(run("show", *database, "--json").output)}
@@ -90,11 +84,7 @@ def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolch
 
     lines = run(*command, "--max-trials", "6").output.splitlines()
     assert lines[0].startswith(f"{SHAPE}:f32: ladder ")
-    assert "published: 1024x1024x1024 in f32 on a GPU that the article does not name" in lines[1]
     assert [line.split()[0] for line in lines[3:]] == list(STEPS)
-    assert lines[-1].split()[-3:] == ["1348", "1.37", "60.54"]  # the article's steps 5 and 1
-
-    assert NO_GPU not in run(*command[1:], "--max-trials", "1").output
     search = run(*command[3:], "--max-trials", "2")
     assert NO_GPU in " ".join(search.output.split())
     assert "(1 new trial;" in search.output, "what was tried of the ladder must count for nothing in a search"
@@ -114,18 +104,6 @@ def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store) -> Non
     assert (naive.tried, naive.median_us, naive.speedup_over_first) == (3, 60.0, 1.0)
     assert (coalesced.tried, coalesced.best, coalesced.facts["gflops"]) == (0, None, None)
     assert (coarse.speedup_over_previous, coarse.speedup_over_first) == (None, 3.0)
-    assert tiled.percent_of_floor is None
     text = StringIO()
     print_ladder(problem, "a device", [naive, coalesced, tiled], Console(file=text, width=200))
-    assert text.getvalue().count("not tried") == 2
-    assert "right" not in text.getvalue()
-
-
-@pytest.mark.parametrize(("extent", "first"), [(1024, "fastest_of_few"), (4096, "fastest_of_many")])
-def test_what_won_is_tried_first_and_then_what_is_published(extent: int, first: str) -> None:
-    proposed = family_named("ladder").proposals(Problem(extent, extent, extent, "f32"), H200)
-    assert len(set(proposed)) == len(proposed)
-    for step in STEPS.values():
-        of_step = [config for config in proposed if config.tunables["step"] == step.name]
-        assert of_step[0] == LadderConfig(step.name, *getattr(step, first))
-        assert step.published in of_step
+    assert (text.getvalue().count("not tried"), tiled.percent_of_floor) == (2, None)

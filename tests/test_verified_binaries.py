@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,25 +13,22 @@ from tests.databases import database_of
 from tests.fabricated import FAKE_CODE, GPU, PROBLEM, configuration, fake_binary, imported, plain_sql, trial
 from tests.fake_compilers import fake_toolkit
 from tsm2_tune.generator.source import INDEX_BITS
-from tsm2_tune.pretuned import cubins, pretuned
-from tsm2_tune.tuner.compile.elf_digest import code_of, machine_code_digest
-from tsm2_tune.tuner.export import cubin_verification
+from tsm2_tune.pretuned import Pretuned, pretuned
+from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
+from tsm2_tune.tuner.export import cubins
+from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
 from tsm2_tune.tuner.worker.protocol import AttemptResult
 
 
 @pytest.mark.parametrize("text", pretuned(), ids=lambda text: text.name)
-def test_every_kernel_verified_in_full_has_its_binaries(text: object) -> None:
-    lines = [json.loads(line) for line in text.file.read_text(encoding="utf-8").splitlines()]  # type: ignore[attr-defined]
-    names = lines[0]["lines"]["trial"]
-    trials = [dict(zip(names, line[1:], strict=True)) for line in lines[1:] if line[0] == "trial"]
+def test_every_kernel_verified_in_full_has_its_binaries(text: Pretuned) -> None:
+    with text.path() as path:
+        parts = parse_file(path).parts.values()
+    trials = [tried.values for part in parts for tried in part.trials.values()]
     codes = {code for one in trials if one["full_verdict"] for code in one["verified_code"].split()}
     found = cubins.brought(codes)
     assert {code: machine_code_digest(binary) for code, binary in found.items()} == {code: code for code in codes}
-
-
-def test_what_is_no_binary_has_no_machine_code() -> None:
-    assert (code_of(b""), code_of(b"\x7fELF of a kind"), code_of(bytes(200))) == (None, None, None)
 
 
 @pytest.fixture
@@ -111,7 +107,7 @@ def test_a_verdict_without_digests_is_given_anew_where_the_device_is(
         "quarantine": SimpleNamespace(refuted=lambda *_: ()),
     }
     for name, double in doubles.items():
-        monkeypatch.setattr(cubin_verification, name, double)
+        monkeypatch.setattr(cubins, name, double)
     database = stored(tmp_path, None)
     status, said, binaries = exported(database)
     kept = plain_sql(database, "SELECT outcome, verified_code FROM trial")

@@ -56,7 +56,7 @@ def best(
     if as_json:
         from tsm2_tune.tuner.export.tables import json_text
 
-        click.echo(json_text(rows[:limit], {}, shown_name(database)), nl=False)
+        click.echo(json_text(rows[:limit], shown_name(database)), nl=False)
     else:
         tables.winners_table(rows, tables.console(), limit=limit, is_long=is_long)
 

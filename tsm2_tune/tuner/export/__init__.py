@@ -9,7 +9,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.core_library import core_library
 from tsm2_tune.tuner.export.autotuner_formats import EXCHANGE, export_exchange
-from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
+from tsm2_tune.tuner.export.cubins import Unverified, verified_cubins
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import of_single_products, verified_in_full, with_between
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_output
@@ -18,6 +18,7 @@ from tsm2_tune.tuner.export.module import Cubins, module_text
 from tsm2_tune.tuner.export.tables import csv_text, json_text, latex_text, markdown_text
 from tsm2_tune.tuner.export.trial_lines import export_trials
 from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write, written
@@ -41,9 +42,7 @@ __all__ = [
     "written",
 ]
 
-Export = Callable[[Sequence[BestRow], Mapping[int, KernelSource], str], str]
-
-TABLES: dict[str, Export] = {
+TABLES: dict[str, Callable[[Sequence[BestRow], str], str]] = {
     "csv": csv_text,
     "json": json_text,
     "markdown": markdown_text,
@@ -64,9 +63,8 @@ def export_text(
 ) -> str:
     """Return the text of the winners `rows` (the fastest kernel of each shape) in one of FORMATS.
 
-    `sources` maps a trial's id to its kernel. `database` is the name of the database that the text mentions. Only the
-    format "module" uses `known`, `cubins` and `launcher`. Raise InputError if the format is unknown or `rows` is
-    empty.
+    `database` is the name of the database that the text mentions. Only the format "module" uses the other arguments:
+    `sources` maps a trial's id to its kernel. Raise InputError if the format is unknown or `rows` is empty.
     """
     if format_name not in FORMATS:
         raise InputError(f"unknown format {format_name!r}: expected one of {', '.join(FORMATS)}")
@@ -74,15 +72,7 @@ def export_text(
         raise InputError(f"nothing to export: {database} has no winner for this selection; tune first")
     if format_name == "module":
         return module_text(rows, sources, database, known, cubins, launcher)
-    return TABLES[format_name](rows, sources, database)
-
-
-def _all(problem: Problem) -> bool:
-    return True
-
-
-def _each(rows: Sequence[BestRow]) -> Sequence[BestRow]:
-    return rows
+    return TABLES[format_name](rows, database)
 
 
 def export(
@@ -90,9 +80,9 @@ def export(
     format_name: str,
     *,
     device: str | None = None,
-    chosen: Callable[[Problem], bool] = _all,
+    chosen: Callable[[Problem], bool] = lambda problem: True,
     cache: Cache | None = None,
-    among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = _each,
+    among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = lambda rows: rows,
     binaries: bool = False,
     launcher: bool = False,
     unverified: Unverified = Unverified.REFUSED,
@@ -109,29 +99,23 @@ def export(
     generates, and ToolMissing if a compiler is missing that the core or the launcher needs.
     """
     rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    compiled: bytes | None = None
+    compiled, cubins, winning = None, Cubins(), dict[int, TrialRecord]()
     if rows and format_name == "module":  # missing tools are told before what may take long
         core_library()
         compiled = launcher_binary() if launcher else None
     rows = among(rows)
-    winning = store.winning(rows) if format_name == "module" else {}
+    if format_name == "module":
+        winning = store.winning(rows)
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
-    cubins: Cubins = {}
-    if binaries and format_name == "module":
+    if binaries and winning:
         try:
             cubins, missing = verified_cubins(store, rows, sources, unverified, tell)
         except ToolMissing as error:
             missing = [str(error)]
         for why in missing:
             tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
-    known = known_of(store, winning)
+    known, database = known_of(store, winning), str(store.path)
     text = export_text(
-        rows,
-        format_name,
-        sources=sources,
-        database=str(store.path),
-        known=known,
-        cubins=cubins,
-        launcher=compiled,
+        rows, format_name, sources=sources, database=database, known=known, cubins=cubins, launcher=compiled
     )
     return text, rows

@@ -16,8 +16,7 @@ from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.compile.core_library import core_texts
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
-from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
-from tsm2_tune.tuner.export.cubins import key_of
+from tsm2_tune.tuner.export.cubins import Unverified, key_of, verified_cubins
 from tsm2_tune.tuner.export.measured_times import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, measured_kernel
 from tsm2_tune.tuner.export.tables import facts
@@ -129,16 +128,12 @@ def _with_binaries(
     """Return the winners whose cubins all exist, and these cubins. Raise ToolMissing if there is no such winner."""
     for why in missing:
         tell(f"left out: {why.rstrip('.')}")
-    whole = [row for row in rows if all(key in cubins for key in _keys(row))]
+    keys = {row.trial_id: [key_of(row, bits) for bits in INDEX_BITS] for row in rows}
+    whole = [row for row in rows if all(key in cubins for key in keys[row.trial_id])]
     if not whole:
         raise ToolMissing("nothing to export: no winner's kernel has a binary: name another nvcc by CUDA_HOME")
-    used = {key: cubins[key] for row in whole for key in _keys(row)}
+    used = {key: cubins[key] for row in whole for key in keys[row.trial_id]}
     return [(row, sources[row.trial_id]) for row in whole], used
-
-
-def _keys(row: BestRow) -> list[tuple[str, int, str]]:
-    """Return the keys of Cubins for the row's kernel, one for each index width."""
-    return [key_of(row, bits) for bits in INDEX_BITS]
 
 
 def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> bytes:
@@ -189,15 +184,11 @@ def pack_text(winners: Sequence[Winner], about: Iterable[str], cubins: Cubins, c
     )
 
 
-def _list(members: Iterator[str]) -> str:
-    return f"{{{', '.join(members)}}}"
-
-
 def _cubin_rows(codes: Mapping[str, int], cubins: Cubins) -> Iterator[list[str]]:
     """Yield the members of pack.h's `struct cubin`. `codes` has indices of CUDA texts by their digests."""
     offset = 0
     for ((digest, bits, architecture), binary), aligned in zip(cubins.items(), _aligned(cubins), strict=True):
-        sha256 = _list(str(byte) for byte in hashlib.sha256(binary).digest())
+        sha256 = f"{{{', '.join(map(str, hashlib.sha256(binary).digest()))}}}"
         place = (str(codes[digest]), str(INDEX_BITS.index(bits)), literal(architecture))
         yield [*place, str(offset), str(len(binary)), sha256]
         offset += len(aligned)

@@ -62,7 +62,8 @@ def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool =
         if of_run is not None and of_runs.get(device, "") <= run.started_at:
             rates[device], of_runs[device] = of_run, run.started_at
     between = vendor_elsewhere(store, winners, of_gemm=True) if vendor else {}
-    return Known(tilings, rates, dict(_elsewhere(store, winners)), between)
+    elsewhere = {trial_id: tuple(sorted(map(_point, of))) for trial_id, of in trials_elsewhere(store, winners)}
+    return Known(tilings, rates, elsewhere, between)
 
 
 def _rates(run: TuningRun) -> DeviceRates | None:
@@ -72,12 +73,6 @@ def _rates(run: TuningRun) -> DeviceRates | None:
     if sms is None:
         return None
     return DeviceRates(sms, run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s, dict(run.ceilings.gflops))
-
-
-def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tuple[int, Elsewhere]]:
-    """Yield each winner's trial id with the sorted measurements of the winner's kernel at other shapes."""
-    for trial_id, trials in trials_elsewhere(store, winners):
-        yield trial_id, tuple(sorted(map(_point, trials)))
 
 
 def trials_elsewhere(
@@ -92,7 +87,7 @@ def trials_elsewhere(
         for one in store.current(device, alike=next(iter(alike.values())).problem):
             if one.median_us is not None and is_of_this_version(one.config, one.problem):
                 at = fastest.setdefault((one.source_digest, one.cache), {})
-                at[one.problem] = min(at.get(one.problem, one), one, key=_time_and_text)
+                at[one.problem] = min(at.get(one.problem, one), one, key=rank)
         for trial_id, trial in alike.items():
             at = fastest.get((trial.source.digest, trial.cache), {})
             others = [one for problem, one in at.items() if problem != trial.problem]
@@ -100,8 +95,8 @@ def trials_elsewhere(
             yield trial_id, others[:MOST_ELSEWHERE]
 
 
-def _time_and_text(trial: CurrentTrial) -> tuple[float, str]:
-    """Return a unique sort key of trials: the time, then the text of the configuration."""
+def rank(trial: CurrentTrial) -> tuple[float, str]:
+    """Return a unique sort key of trials with a time: the time, then the text of the configuration."""
     return trial.median_us or math.inf, trial.config.text
 
 

@@ -47,7 +47,7 @@ LINE_CHARACTERS = 116  # per line of embedded data
 PRESET = 3  # compression level of xz: 6 takes four times as long and saves 10 %
 TEXTS_PER_BLOCK = 32  # texts are alike: together they take a tenth of the bytes
 
-Cubins = Mapping[tuple[str, int, str], bytes]  # (kernel's digest, index width, architecture) -> cubin
+Cubins = dict[tuple[str, int, str], bytes]  # (kernel's digest, index width, architecture) -> cubin
 
 
 def module_text(

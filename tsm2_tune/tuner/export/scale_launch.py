@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -60,16 +60,10 @@ def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
 
     There is one for each combination of values of the launch tunables that leaves the CUDA text unchanged.
     """
-    return tuple(_launches(config))
-
-
-def _launches(config: KernelConfig) -> Iterator[KernelConfig]:
-    own = config.tunables
-    options = ({int(own[name]), *_options(config.family, name)} for name in config.launch_tunables())
-    for values in product(*map(sorted, options)):
-        launch = replace(config, **dict(zip(config.launch_tunables(), values, strict=True)))
-        if launch.kernel_text == config.kernel_text:
-            yield launch
+    names = config.launch_tunables()
+    options = ({int(config.tunables[name]), *_options(config.family, name)} for name in names)
+    every = (replace(config, **dict(zip(names, values, strict=True))) for values in product(*map(sorted, options)))
+    return tuple(launch for launch in every if launch.kernel_text == config.kernel_text)
 
 
 @cache

@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from tsm2_tune import __version__
-from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.measure.vendor import table_cells
 from tsm2_tune.tuner.results.best_view import BestRow
 
@@ -94,7 +95,7 @@ def facts_of(record: Any) -> dict[str, Any]:
     return {"l2_state" if name == "cache" else name: value for name, value in asdict(record).items()}
 
 
-def csv_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
+def csv_text(rows: Sequence[BestRow], database: str) -> str:
     """Return CSV text (RFC 4180): a header, and one line for each winner. No cell is a formula."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(facts_of(rows[0])))
@@ -111,20 +112,16 @@ def csv_cell(value: object) -> object:
     return f"'{text}" if text.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
-def json_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
+def json_text(rows: Sequence[BestRow], database: str) -> str:
     """Return the text of a JSON object. Its member `best` is the list of winners."""
     best = [facts_of(row) | {"parameters": row.tunables} for row in rows]
     document = {"program": f"tsm2-tune {__version__}", "database": database, "best": best}
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def markdown_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
+def markdown_text(rows: Sequence[BestRow], database: str) -> str:
     """Return Markdown text: for each device, toolkit and L2 state a heading and a table of winners."""
-
-    def escape(text: str) -> str:
-        return escaped(text, MARKDOWN)
-
-    parts = []
+    escape, parts = partial(escaped, table=MARKDOWN), []
     for setting, group in by_setting(rows):
         columns = columns_of(group)
         rule = ["---" if name in TEXT_COLUMNS else "---:" for name in columns]
@@ -134,35 +131,18 @@ def markdown_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], 
     return "\n".join(parts)
 
 
-def latex_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
+def latex_text(rows: Sequence[BestRow], database: str) -> str:
     """Return LaTeX text: a `table` environment for each device, toolkit and L2 state. No package is needed."""
-
-    def escape(text: str) -> str:
-        return escaped(text, LATEX)
-
-    parts = []
+    escape, parts = partial(escaped, table=LATEX), []
     for setting, group in by_setting(rows):
         columns = columns_of(group)
         alignment = "".join("l" if name in TEXT_COLUMNS else "r" for name in columns)
         head, *body = ([escape(name) for name in columns], *cells(group, columns, escape))
-        lines = [" & ".join(line) + r" \\" for line in (head, *body)]
-        parts.append(
-            "\n".join(
-                (
-                    r"\begin{table}",
-                    rf"\caption{{{escape(setting.device)}. {escape(facts(setting))}}}",
-                    rf"\begin{{tabular}}{{{alignment}}}",
-                    r"\hline",
-                    lines[0],
-                    r"\hline",
-                    *lines[1:],
-                    r"\hline",
-                    r"\end{tabular}",
-                    r"\end{table}",
-                    "",
-                )
-            )
-        )
+        first, *lines = [" & ".join(line) + r" \\" for line in (head, *body)]
+        caption = rf"\caption{{{escape(setting.device)}. {escape(facts(setting))}}}"
+        begin = (r"\begin{table}", caption, rf"\begin{{tabular}}{{{alignment}}}")
+        end = (r"\hline", r"\end{tabular}", r"\end{table}", "")
+        parts.append("\n".join((*begin, r"\hline", first, r"\hline", *lines, *end)))
     return "\n".join(parts)
 
 
@@ -171,10 +151,7 @@ def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]
 
     Yield the first row of each group, together with the list of all rows of the group.
     """
-
-    def setting(row: BestRow) -> tuple[str, ...]:
-        return (row.device, row.compute_capability, row.driver, row.toolkit, row.flags, row.version, row.cache)
-
+    setting = attrgetter("device", "compute_capability", "driver", "toolkit", "flags", "version", "cache")
     for _, group in groupby(sorted(rows, key=setting), key=setting):
         members = list(group)
         yield members[0], members

@@ -38,23 +38,15 @@ def export_trials(
 ) -> tuple[str, Sequence[BestRow]]:
     """Return the text of all trials that an export of the store's winners (fastest kernels) needs, and the winners.
 
-    Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. Raise
-    InputError if there is no winner, StoreError if a row is corrupt.
+    Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. The text
+    contains the trials of the winners, of kernels that tie with the winners, and of kernels for shapes between the
+    winners' shapes. It also contains these kernels' trials at other shapes, and cuBLAS's times at the shapes of the
+    winners and at other shapes. Only the winners' shapes count as tuned in the text: of other tuned shapes the text
+    lacks most trials. Raise InputError if there is no winner, StoreError if a row is corrupt.
     """
-    rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    if not rows:
+    winners = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
+    if not winners:
         raise InputError(f"nothing to export: {store.path} has no winner for this selection; tune first")
-    return trials_text(store, rows), rows
-
-
-def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
-    """Return the text of all trials that an export of these winners needs.
-
-    The text contains the trials of the winners, of kernels that tie with the winners, and of kernels for shapes
-    between the winners' shapes. It also contains these kernels' trials at other shapes, and cuBLAS's times at the
-    shapes of the winners and at other shapes. Only the winners' shapes count as tuned in the text: of other tuned
-    shapes the text lacks most trials. Raise StoreError if a row is corrupt.
-    """
     known = [*winners, *rows_between(store, winners), *_beside_vendor(store, winners, between=True)]
     tuned = frozenset(map(_place, winners))
     others = [row for row in _beside_vendor(store, winners, between=False) if _place(row) not in tuned]
@@ -65,7 +57,7 @@ def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
     for _, elsewhere in trials_elsewhere(store, store.trials([row.trial_id for row in known])):
         wanted.update(one.id for one in elsewhere)
     of_vendor = frozenset((device, problem) for device, _, problem in places)
-    return text_of(_entries(store, wanted, of_vendor, tuned))
+    return text_of(_entries(store, wanted, of_vendor, tuned)), winners
 
 
 def _place(row: BestRow) -> Place:

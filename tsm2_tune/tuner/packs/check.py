@@ -15,7 +15,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.export.comparison import Compared, chosen_candidate, compared
+from tsm2_tune.tuner.export.comparison import chosen_candidate, compared
 from tsm2_tune.tuner.packs.choice import Choice, NoChoice, choice_of
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import SLOWER, mean
@@ -118,14 +118,11 @@ def sample(
             choice = choice_of(kernels, device, problem, source)
             if isinstance(choice, NoChoice):
                 continue
-            place = Place.TUNED if problem in own else _place(choice)
+            near_or_far = Place.FAR if choice.distance > NEAR_DISTANCE else Place.NEAR
+            place = Place.TUNED if problem in own else near_or_far
             by_place[place].append(Sampled(place, choice))
         found[kind, dtype] = list(_in_turn(by_place.values()))
     return {part: products for part, products in found.items() if products}
-
-
-def _place(choice: Choice) -> Place:
-    return Place.FAR if choice.distance > NEAR_DISTANCE else Place.NEAR
 
 
 def _in_turn(lists: Iterable[Sequence[Sampled]]) -> Iterator[Sampled]:
@@ -164,20 +161,11 @@ def check_products(
             raise ToolMissing(f"`pack --check` needs cuBLAS: {found.trouble}")
         for one in rest:
             if one.choice is found.choice:
-                yield _measured(one.place, found)
+                has_failed = found.outcome not in (Outcome.OK, Outcome.INTERRUPTED)
+                us = None if found.measured is None else found.measured.median_us, found.cublas_us
+                yield CheckedProduct(one.choice.asked, one.place, found.config.text, *us, has_failed, found.trouble)
                 break
             if one.choice.is_vendor_chosen:
-                yield _left_to_vendor(one)
-    yield from map(_left_to_vendor, takewhile(lambda one: one.choice.is_vendor_chosen, rest))
-
-
-def _left_to_vendor(one: Sampled) -> CheckedProduct:
-    return CheckedProduct(one.choice.asked, one.place, "")
-
-
-def _measured(place: Place, found: Compared) -> CheckedProduct:
-    has_failed = found.outcome not in (Outcome.OK, Outcome.INTERRUPTED)
-    kernel_us = None if found.measured is None else found.measured.median_us
-    return CheckedProduct(
-        found.choice.asked, place, found.config.text, kernel_us, found.cublas_us, has_failed, found.trouble
-    )
+                yield CheckedProduct(one.choice.asked, one.place, "")
+    for one in takewhile(lambda one: one.choice.is_vendor_chosen, rest):
+        yield CheckedProduct(one.choice.asked, one.place, "")

@@ -60,7 +60,11 @@ class NoChoice:
 
 def pretuned_kernels(text: Pretuned) -> ExportedKernels:
     """Return the pretuned kernels for a GPU model: from the cache, or else read and cached."""
-    key = hashlib.sha256(f"{__version__} {SUFFIX} {_code_digest()}".encode() + text.file.read_bytes()).hexdigest()
+    package, code = Path(__file__).parents[2], hashlib.sha256(f"{__version__} {SUFFIX}".encode())
+    for path in sorted((*package.rglob("*.py"), *package.glob("core/*.[ch]"))):  # they determine the kernels' rates
+        code.update(path.read_bytes())
+    code.update(text.file.read_bytes())
+    key = code.hexdigest()
     found = cache.find(key, SUFFIX)
     if found is not None:
         return ExportedKernels.of_json(found[0].read_bytes())
@@ -75,20 +79,6 @@ def pretuned_kernels(text: Pretuned) -> ExportedKernels:
         output.write_bytes(kernels.json)
         cache.keep(output, key, SUFFIX, 0)
     return kernels
-
-
-def _code_digest() -> str:
-    """Return a SHA-256 digest of the code that determines the exported kernels."""
-    found = hashlib.sha256()
-    for path in code_files():
-        found.update(path.read_bytes())
-    return found.hexdigest()
-
-
-def code_files() -> list[Path]:
-    """Return the package's Python files, and the core's C files, by which rates are fitted."""
-    package = Path(__file__).parents[2]
-    return sorted((*package.rglob("*.py"), *package.glob("core/*.[ch]")))
 
 
 def choices(
@@ -112,27 +102,17 @@ def choices(
         for note in kernels.notes:
             tell(note)
     else:
-        device, place, kernels = _stored_kernels(source, problems, device_of, tell)
+        from tsm2_tune.tuner.export.store_kernels import exported_kernels
+        from tsm2_tune.tuner.results.store import Store
+
+        with Store.open(source, create=False) as store:
+            device, place = device_of(store.devices()), str(store.path)
+            kernels = exported_kernels(store, device, problems, tell)
     is_host = all(kernel.winner.on_host for kernel in kernels.kernels)
     found = [choice_of(kernels, None if is_host else device, problem, place) for problem in problems]
     if all(isinstance(one, NoChoice) for one in found):
         raise InputError(no_kernel(place, problems[0]))
     return device, found
-
-
-def _stored_kernels(
-    path: str,
-    problems: Sequence[Problem],
-    device_of: Callable[[Sequence[str]], str],
-    tell: Callable[[str], None],
-) -> tuple[str, str, ExportedKernels]:
-    """Return the device's name, the database's name, and the kernels in it for the problems."""
-    from tsm2_tune.tuner.export.store_kernels import exported_kernels
-    from tsm2_tune.tuner.results.store import Store
-
-    with Store.open(path, create=False) as store:
-        device = device_of(store.devices())
-        return device, str(store.path), exported_kernels(store, device, problems, tell)
 
 
 def choice_of(kernels: ExportedKernels, device: str | None, asked: Problem, place: str) -> Choice | NoChoice:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.tiling import Tiling
@@ -134,23 +134,6 @@ def code_numbers(winners: Sequence[Winner]) -> dict[str, int]:
     return {digest: number for number, digest in enumerate(dict.fromkeys(w.digest for w in winners))}
 
 
-class _Records(NamedTuple):
-    """The tables of a pack, and its texts."""
-
-    devices: ctypes.Array[DeviceRecord]
-    kernels: ctypes.Array[KernelRecord]
-    times: ctypes.Array[TimeRecord]
-    vendor_times: ctypes.Array[TimeRecord]
-    texts: bytes
-
-    @property
-    def pack(self) -> bytes:
-        counts = [len(table) for table in self]
-        names = ("device_count", "kernel_count", "time_count", "vendor_time_count", "text_bytes")
-        header = _record(HeaderRecord, magic=MAGIC, version=VERSION, **dict(zip(names, counts, strict=True)))
-        return b"".join((header, *self))
-
-
 def core_of(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> Core:
     """Return the core with a pack of these kernels, in their order. The keys of `device_rates` are device names.
 
@@ -158,7 +141,7 @@ def core_of(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, Device
     """
     library = core_library()
     try:
-        return Core(library, _records(kernels, device_rates).pack)
+        return Core(library, _pack(kernels, device_rates))
     except (TypeError, ValueError) as error:
         for kernel in kernels if len(kernels) > 1 else ():
             core_of([kernel], device_rates)  # raises an error that names the kernel
@@ -179,7 +162,8 @@ def core_pack(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, Devi
     return core_of(kernels, device_rates).pack
 
 
-def _records(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> _Records:
+def _pack(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> bytes:
+    """Return the pack's header, its tables and its texts."""
     texts, times, vendor_times = Texts(), list[TimeRecord](), list[TimeRecord]()
     on_host = {kernel.winner.device: kernel.winner.on_host for kernel in kernels}
     codes = code_numbers([kernel.winner for kernel in kernels])
@@ -192,13 +176,16 @@ def _records(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, Devic
         for kernel in kernels
     ]
     texts.offset("")
-    return _Records(
+    tables: list[Any] = [
         (DeviceRecord * len(device_records))(*device_records),
         (KernelRecord * len(kernel_records))(*kernel_records),
         (TimeRecord * len(times))(*times),
         (TimeRecord * len(vendor_times))(*vendor_times),
         bytes(texts.bytes),
-    )
+    ]
+    names = ("device_count", "kernel_count", "time_count", "vendor_time_count", "text_bytes")
+    counts = dict(zip(names, map(len, tables), strict=True))
+    return b"".join((_record(HeaderRecord, magic=MAGIC, version=VERSION, **counts), *tables))
 
 
 def _device(texts: Texts, name: str, rates: DeviceRates | None, *, is_host: bool) -> DeviceRecord:

@@ -39,7 +39,7 @@ def gains_of(kernels: ExportedKernels) -> dict[Part, Gains]:
         if us is not None and not winner.on_host:
             found[part_of(_problem(winner))].tuned.append(max(us / winner.median_us, 1.0))
     for one in left_out(kernels.kernels, kernels.device_rates):
-        gain = 1.0 if one.is_vendor_chosen else one.vendor_us / one.kernel_us
+        gain = 1.0 if one.is_vendor_chosen else one.gain
         found[part_of(_problem(one.winner))].leave_one_out.append(gain)
     return dict(found)
 

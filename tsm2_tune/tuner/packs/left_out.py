@@ -22,23 +22,13 @@ PRIOR_SHAPES = 10  # so many left-out shapes count as much as PRIOR_GAIN_ERROR
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The choice for a tuned shape, by kernels and times without this shape and its transpose. Times are in us."""
+    """The choice for a tuned shape, by kernels and times without this shape and its transpose."""
 
     winner: Winner  # a kernel that was tuned for the shape
-    kernel_us: float  # measured time of the chosen kernel at the shape
-    predicted_us: float
-    vendor_us: float  # measured time of cuBLAS's gemm at the shape
-    predicted_vendor_us: float
-    # To the chosen kernel's nearest measured shape: the Euclidean norm of the differences of the logarithms of m, n,
-    # k and the number of products.
-    distance: float
+    gain: float  # measured gain of the chosen kernel at the shape
+    predicted_gain: float
     is_vendor_chosen: bool
     error_factor: float  # times `gain_error`, this is the standard deviation of the error of log(predicted gain)
-
-    @property
-    def log_overestimate(self) -> float:
-        """The logarithm of the predicted gain divided by the measured gain."""
-        return math.log(self.predicted_vendor_us / self.predicted_us * self.kernel_us / self.vendor_us)
 
 
 def left_out(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> Iterator[LeftOut]:
@@ -70,22 +60,12 @@ def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> 
     choice, measured_vendor_us = core.choose(record, winner.device), vendor_us(winner)
     if choice.reason == NO_KERNEL or measured_vendor_us is None or not choice.us or not choice.vendor_us:
         return None
-    times = kernels[choice.kernel].times
-    kernel_us = next(
-        (us for *at, _, _, us in times if at == [choice.m, choice.n, choice.k, choice.batch_count]), None
-    )
+    at = [choice.m, choice.n, choice.k, choice.batch_count]
+    kernel_us = next((us for *shape, _, _, us in kernels[choice.kernel].times if shape == at), None)
     if kernel_us is None:
         return None
-    return LeftOut(
-        winner,
-        kernel_us,
-        choice.us,
-        measured_vendor_us,
-        choice.vendor_us,
-        choice.distance,
-        bool(choice.is_vendors),
-        choice.error_factor,
-    )
+    gain, predicted = measured_vendor_us / kernel_us, choice.vendor_us / choice.us
+    return LeftOut(winner, gain, predicted, bool(choice.is_vendors), choice.error_factor)
 
 
 def with_gain_errors(
@@ -109,5 +89,6 @@ def _kind(winner: Winner) -> tuple[str, str, bool]:
 
 
 def _gain_error(found: Sequence[LeftOut]) -> float:
-    squares = 2 * sum((max(one.log_overestimate, 0.0) / one.error_factor) ** 2 for one in found)
+    overestimates = ((math.log(one.predicted_gain / one.gain), one.error_factor) for one in found)
+    squares = 2 * sum((max(log_ratio, 0.0) / factor) ** 2 for log_ratio, factor in overestimates)
     return math.sqrt((PRIOR_SHAPES * PRIOR_GAIN_ERROR**2 + squares) / (PRIOR_SHAPES + len(found)))

@@ -156,13 +156,10 @@ def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
         if len(trials) >= MEASURED and won.isdisjoint(one.id for one in trials):
             for at in fastest(filter(counts, trials)).values():
                 if len(at) >= MEASURED:
-                    found.append(min(at.values(), key=lambda one: (_us(one) / best_us[one.problem], one.id)))
+                    found.append(
+                        min(at.values(), key=lambda one: ((one.median_us or 0) / best_us[one.problem], one.id))
+                    )
     return found
-
-
-def _us(trial: CurrentTrial) -> float:
-    assert trial.median_us is not None
-    return trial.median_us
 
 
 def expected(

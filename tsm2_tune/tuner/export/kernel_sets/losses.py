@@ -9,6 +9,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export.kernel_sets.set_cover import Bought, bought, fewest
+from tsm2_tune.tuner.export.measured_times import rank
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.store import Store
@@ -160,7 +161,13 @@ class Tuned:
         }
         choice = fewest(costs, self.problems)
         if choice is None:
-            raise InputError(self._unserved_text({problem for at in costs.values() for problem in at}))
+            served = {problem for at in costs.values() for problem in at}
+            problem = next(one for one in self.problems if one not in served)
+            raise InputError(
+                f"{self.store.path} has no kernel that was verified in full for {problem.text} on {self.device}"
+                f" within {percent(self.within)} of its best: tune it again on that device, or select other problems"
+                " with --shapes"
+            )
         serving = [choice.serving(costs, problem) for problem in self.problems]
         trials = [verified[kernel][problem] for kernel, problem in zip(serving, self.problems, strict=True)]
         candidates = self.candidates()
@@ -171,20 +178,12 @@ class Tuned:
         return Selected(
             device=self.device,
             within=self.within,
-            rows=tuple(self._row(trial) for trial in trials),
+            rows=tuple(map(self._row, trials)),
             kernels=tuple(serving),
             losses=tuple(map(self.loss, trials)),
             table=bought(losses, self.problems, choice.kernels),
             unmeasured=sum(len(self.problems) - len(verified.get(kernel, ())) for kernel in candidates),
             is_proven=choice.is_proven,
-        )
-
-    def _unserved_text(self, served: set[Problem]) -> str:
-        problem = next(one for one in self.problems if one not in served)
-        return (
-            f"{self.store.path} has no kernel that was verified in full for {problem.text} on {self.device} within"
-            f" {percent(self.within)} of its best: tune it again on that device, or select other problems with"
-            " --shapes"
         )
 
     def _row(self, trial: CurrentTrial) -> BestRow:
@@ -216,9 +215,5 @@ def fastest(trials: Iterable[CurrentTrial]) -> Known:
     found: Known = {}
     for trial in trials:
         at = found.setdefault(trial.config.kernel_text, {})
-        at[trial.problem] = min(at.get(trial.problem, trial), trial, key=_rank)
+        at[trial.problem] = min(at.get(trial.problem, trial), trial, key=rank)
     return found
-
-
-def _rank(trial: CurrentTrial) -> tuple[float, str]:
-    return trial.median_us or 0.0, trial.config.text

@@ -6,7 +6,7 @@ The input is a table of costs. No database and no device is used.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -117,7 +117,8 @@ class _Search:
         room = len(self.found) - len(chosen) - fewer
         if most == 0 or -(-remaining.bit_count() // most) > room:
             return
-        place = min(_bits(remaining), key=lambda bit: sum(self.masks[one] >> bit & 1 for one in able))
+        bits = (bit for bit in range(len(self.shapes)) if remaining >> bit & 1)
+        place = min(bits, key=lambda bit: sum(self.masks[one] >> bit & 1 for one in able))
         serving = [one for one in able if self.masks[one] >> place & 1]
         for one in sorted(
             serving, key=lambda one: (-(self.masks[one] & remaining).bit_count(), self.rows[one][place])
@@ -148,13 +149,6 @@ def _undominated(rows: Mapping[str, Sequence[float]]) -> list[str]:
         if not (no_worse & ~equal).any() and not equal[:number].any():
             names.append(name)
     return names
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 # The table of losses

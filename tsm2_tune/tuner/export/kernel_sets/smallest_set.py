@@ -9,7 +9,7 @@ from itertools import groupby
 
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.scalars import plain
-from tsm2_tune.tuner.device.target import Target, find_target, spec_of
+from tsm2_tune.tuner.device.target import find_target, spec_of
 from tsm2_tune.tuner.export.kernel_sets.losses import Selected, Tuned, refuse_stale
 from tsm2_tune.tuner.export.kernel_sets.pair_timing import Bench, Narrowed, Search
 from tsm2_tune.tuner.results.best_view import BestRow
@@ -87,19 +87,17 @@ class Fewest:
 
         If nothing can be measured, it returns None and a text with the reason.
         """
-        target = self._target(device) if self.measures else "--no-measure"
-        if isinstance(target, str):
-            yield None, target
+        target, why = None, "the device is not here" if self.measures else "--no-measure"
+        try:
+            spec = spec_of(device) if self.measures else None
+            target = None if spec is None else find_target(spec)
+        except TuneError as error:  # for example ToolMissing
+            why = str(error)
+        if target is None:
+            yield None, why
         else:
             with Bench(target, replace(self.options, cache=cache), self.store, self.wait) as bench:
                 yield bench, ""
-
-    def _target(self, device: str) -> Target | str:
-        try:
-            spec = spec_of(device)
-            return "the device is not here" if spec is None else find_target(spec)
-        except TuneError as error:  # for example ToolMissing
-            return str(error)
 
     def _chosen(self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str) -> KernelsChosen:
         problems, cache = [row.problem for row in winners], Cache(winners[0].cache)
