@@ -16,17 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.command import refused, run
-from tests.conftest import ONCE
 from tests.fake_compilers import WRITE, binary, calls, compiled, fake, mode
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import Launch
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.compiler import Toolchain, cache_folder, remove_leftovers
-from tsm2_tune.tuner.results.trial import Binary, Outcome
-from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.worker.client import Attempt, Worker
+from tsm2_tune.tuner.results.trial import Binary
 
 pytestmark = pytest.mark.slow
 
@@ -161,19 +156,6 @@ def test_a_cache_that_is_removed_while_a_compiler_runs_is_made_anew(binaries_fol
     path = binary(fake(tmp_path, script))
     assert path.is_file()
     assert len(calls(tmp_path)) == 2
-
-
-@pytest.mark.slow
-def test_a_binary_that_is_removed_before_it_is_loaded_is_no_verdict(support_path: str, tmp_path: Path) -> None:
-    worker = Worker("cpu", lambda: support_path, limit_seconds=30.0)
-    try:
-        launch = Launch(threads=1, rows_per_block=1, smem_bytes=0)
-        entry = Entry(str(tmp_path / "removed.so"), "k", launch)
-        result = worker.attempt(Attempt(Problem(m=8, n=2, k=8, dtype_name="f32"), entry, (), seed=1, effort=ONCE))
-    finally:
-        worker.close()
-    assert result.outcome is Outcome.INTERRUPTED
-    assert "was removed before it was loaded" in result.detail
 
 
 # --- Working folders ---

@@ -119,14 +119,26 @@ def test_a_request_that_no_worker_begins_is_sent_twice(
     assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
 
 
-def test_a_binary_that_does_not_load_is_a_failed_launch(worker: Worker, tmp_path: Path) -> None:
-    (path := tmp_path / "no.so").write_bytes(b"no library")
+@pytest.mark.parametrize(
+    ("content", "outcome", "said"),
+    [
+        (b"no library", Outcome.LAUNCH_FAILED, "not loaded"),
+        (None, Outcome.INTERRUPTED, "was removed before it was loaded"),  # no verdict on the kernel
+    ],
+)
+def test_a_binary_that_does_not_load_is_a_failed_launch(
+    worker: Worker, tmp_path: Path, content: bytes | None, outcome: Outcome, said: str
+) -> None:
+    path = tmp_path / "no.so"
+    if content is not None:
+        path.write_bytes(content)
     source = render(PROBLEM, CONFIG)
     entry = Entry(str(path), source.kernel, source.launch)
     result = worker.attempt(Attempt(PROBLEM, entry, probes=(), seed=1, effort=ONCE))
-    assert result.outcome is Outcome.LAUNCH_FAILED
+    assert result.outcome is outcome
+    assert said in result.detail
     answer = worker.time_finalists(FinalRound(PROBLEM, (entry, entry), seed=1, effort=ONCE))
-    assert getattr(answer, "outcome", None) is Outcome.LAUNCH_FAILED
+    assert getattr(answer, "outcome", None) is outcome
 
 
 def test_what_cannot_win_is_timed_by_a_first_look_and_not_verified(try_kernel: TryKernel) -> None:
