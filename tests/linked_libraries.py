@@ -65,6 +65,27 @@ int multiply(int transa) { return multiply_once(transa); } /* which an optimisin
 """
 
 
+# Arguments of any number and type, as they are passed on
+WORDS = """
+#define WORDS long a, long b, long c, long d, long e, long f, long g, long h, long i, long j, long k, long l, \\
+    long m, long n, long o, long p
+#define AS_GIVEN a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p
+"""
+PASSED_ON = (
+    WORDS
+    + """
+int cublasDgemm_v2(WORDS)
+{
+    fake_note("the tool");
+    return ((int (*)(WORDS))dlsym(RTLD_NEXT, "cublasDgemm_v2"))(AS_GIVEN);
+}
+"""
+)
+KEPT = """
+int cublasLtMatmul(void) { fake_note("the tool"); return 0; }
+"""
+
+
 @dataclass(frozen=True)
 class Library:
     """A library that is stood in for."""
@@ -73,6 +94,7 @@ class Library:
     routine: str
     declared: str
     options: tuple[str, ...] = ()  # of another version
+    tool: str = ""  # passes on, or not, what a preloaded tool sees
 
     @property
     def so(self) -> str:
@@ -98,8 +120,8 @@ class Library:
         return [self.plugin(folder, at, f"{self.so}.{number}", text, *options) for number, at in places]
 
 
-CUBLAS = Library("cublas", "cublasDgemm_v2", GEMM)
-CUBLASLT = Library("cublasLt", "cublasLtMatmul", LT, ("-DREVERSED",))
+CUBLAS = Library("cublas", "cublasDgemm_v2", GEMM, tool=PASSED_ON)
+CUBLASLT = Library("cublasLt", "cublasLtMatmul", LT, ("-DREVERSED",), KEPT)
 
 
 def linked(fakes: Path, library: str = "libcublas.so.13") -> list[str]:

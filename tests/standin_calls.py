@@ -187,9 +187,10 @@ def without_copies(lines: list[str]) -> list[str]:
     return [line for line in lines if line.split()[0][7:] not in ("trttp", "tpttr")]
 
 
-def run_with_standin(program: list[str], folders: list[Path], pack: Path | None) -> list[str]:
+def run_with_standin(program: list[str], folders: list[Path], pack: Path | None, preloaded: str = "") -> list[str]:
     """Run the program with the stand-in, and return the lines that it prints."""
     told = Standing(standin_path(), pack).environment(None) | {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
+    told["LD_PRELOAD"] += preloaded
     done = subprocess.run(program, env=told, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

@@ -19,8 +19,6 @@ from tests.databases import database_of
 from tests.fabricated import GPU, PROBLEM, configuration, measurement, trial, tuning_run
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.tuner.search.options import Options
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 
@@ -146,30 +144,6 @@ def test_extents_do_not_overflow() -> None:
     problem = Problem(*given)
     assert problem == Problem(20480, 16, 20480, "f32", "nn")
     assert (problem.flops, repr(problem)) == (13421772800, repr(Problem(20480, 16, 20480, "f32")))
-
-
-RECORDS = [
-    one for name in tsm2_tune.__all__ if dataclasses.is_dataclass(one := getattr(tsm2_tune, name, None))
-]  # fmt: skip
-OF_NUMPY = {"int": np.int64(4), "float": np.float32(0.5), "str": np.str_("f32"), "bool": np.True_}
-OF_PYTHON = {"int": int, "float": float, "str": str, "bool": bool}
-
-
-@pytest.mark.parametrize("record", [*RECORDS, Guidelines, Options], ids=lambda one: one.__name__)
-def test_every_public_record_holds_pythons_own_scalars(record: Any) -> None:
-    kinds = {one.name: str(one.type).removesuffix(" | None") for one in dataclasses.fields(record)}
-    kinds = {name: kind for name, kind in kinds.items() if kind in OF_NUMPY}
-    values = {one.name: OF_NUMPY.get(kinds.get(one.name, "")) for one in dataclasses.fields(record)}
-    values |= {
-        name: (np.int32(9), np.int32(0)) for name in values if name == "compute_capability" and values[name] is None
-    }
-    values |= {name: () for name, value in values.items() if value is None}
-    if record is Problem:
-        values["op"] = np.str_("nn")
-    made = record(**values)
-    for name, kind in kinds.items():
-        assert type(getattr(made, name)) is OF_PYTHON[kind], name
-        assert getattr(made, name) == values[name]
 
 
 def test_what_is_stored_is_a_number(path: Path) -> None:

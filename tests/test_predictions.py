@@ -187,14 +187,6 @@ def test_no_kernel_is_predicted_to_beat_the_memory_or_arithmetic() -> None:
 
 
 @pytest.mark.parametrize("kind", [SPLIT, LOOPING, SHARING])
-@pytest.mark.parametrize("extent", range(3))
-def test_a_larger_product_takes_longer(kind: Kind, extent: int) -> None:
-    shapes = [tuple(x * 8**step if at == extent else x for at, x in enumerate((512, 8, 512))) for step in range(5)]
-    times = [best(kind, WIDE, 800.0, shape)[0] for shape in shapes]  # type: ignore[arg-type]
-    assert times == sorted(set(times))
-
-
-@pytest.mark.parametrize("kind", [SPLIT, LOOPING, SHARING])
 def test_the_launch_is_nearly_the_best_of_all(kind: Kind) -> None:
     random = np.random.default_rng(7)
     found = core(measured(kind, R, 380.0))

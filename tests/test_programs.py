@@ -113,6 +113,17 @@ RECORDED = """\
 """
 
 
+def test_herk_is_a_problem_that_tuning_knows() -> None:
+    def text(dtype: str, op: str) -> str:
+        problem = replace(SEEN, dtype=dtype, op=op, shape=(8, 8, 1000), is_gram=True).problem
+        return problem.text if problem is not None else ""
+
+    assert [text("c64", op) for op in ("NC", "NT", "CN", "TN")] == [
+        f"8x8x1000:c64:{op}" for op in ("nc", "nx", "cx", "tx")
+    ]
+    assert [text("f32", op) for op in ("NC", "CN")] == ["8x8x1000:f32:nx", "8x8x1000:f32:tx"]
+
+
 @pytest.mark.parametrize(("limit", "value"), [("MOST_SHAPES_BYTES", 1000), ("MOST_PROBLEMS", 11)])
 def test_of_more_products_than_are_read_the_most_worthy_are_written(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
@@ -164,6 +175,12 @@ def test_what_goes_back_to_cublas_is_reported(fakes: Path, plain: str, monkeypat
     (row,) = done.stderr.split("\nleft to cuBLAS:\n")[1].splitlines()[1:]
     assert re.match(r"gemm +f64 +NN +6x2x3 +40 +7 +1000.0 +4000.0 +the kernel was slower in this program$", row)
     assert "times as fast" not in done.stderr
+
+
+def test_run_becomes_the_program(fakes: Path, plain: str) -> None:
+    done = tsm2_tune(fakes, "run", "--library", plain, "--", *PROGRAM, steps=[gemm()] * 3)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sum(line.startswith("launch ") for line in json.loads(done.stdout)["log"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -10,14 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.library_calls import fabricated_library, tried
-from tests.linked_libraries import (
-    CUBLAS,
-    CUBLASLT,
-    HEADERS,
-    PLUGIN,
-    Library,
-    linked,
-)
+from tests.linked_libraries import CUBLAS, CUBLASLT, HEADERS, PLUGIN, WORDS, Library, linked
 from tests.on_host import IN_C
 from tests.processes import python
 from tests.standin_calls import compiled_c, launches_and_routines, run_with_standin
@@ -105,6 +99,25 @@ def test_each_of_two_libraries_gets_its_own_calls(fakes: Path, tmp_path: Path, d
     assert driven(library.two(fakes, tmp_path) * 2) == (4, [library.routine, f"of 12: {library.routine}"] * 2)
 
 
+@of_both
+def test_another_preloaded_tool_sees_what_is_left(
+    fakes: Path, tmp_path: Path, narrow: Path, library: Library
+) -> None:
+    tool = compiled_c(HEADERS, tmp_path, "tool.so", library.tool, "-shared", f"-L{fakes}", "-l:libcuda.so.1")
+    program = library.built(tmp_path, "tooled", TOOLED, *linked(fakes, f"{library.so}.13"))
+    lines = run_with_standin([program], [fakes], narrow, preloaded=f":{tool}")
+    assert lines.count("the tool") == 1
+    assert launches_and_routines(lines) == (1, [library.routine] if library is CUBLAS else [])
+
+
+TOOLED = """
+int main(void)
+{
+    const int status = multiply_once(0) | multiply_once(1);
+    puts(fake_log());
+    return status;
+}
+"""
 ASKING = """
 int main(void)
 {
@@ -186,6 +199,17 @@ def test_a_handle_of_a_second_cublas_is_forgotten_when_it_is_destroyed(
     assert found == (0, ["cublasDgemm_v2", *["of 12: cublasDgemm_v2"] * 2])
 
 
+def test_a_sentence_that_nobody_reads_ends_no_program(fakes: Path, tmp_path: Path) -> None:
+    """Standard error is a pipe whose other end is closed."""
+    program = CUBLAS.built(tmp_path, "tooled", TOOLED, *linked(fakes))
+    told = Standing(standin_path(), tmp_path / "missing.so").environment(None) | {"LD_LIBRARY_PATH": str(fakes)}
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([program], env=told, stdout=subprocess.PIPE, stderr=writing, timeout=60)
+    os.close(writing)
+    assert done.returncode == 0
+
+
 # cuBLASLt
 
 
@@ -216,6 +240,34 @@ def test_code_that_comes_to_where_other_code_was_calls_its_own_library(
     first, second, third, *lines = run_with_standin([program, *plugins, plugins[0]], [fakes, tmp_path], narrow)
     assert first == second == third
     assert launches_and_routines(lines) == (0, ["cublasLtMatmul", "of 12: cublasLtMatmul", "cublasLtMatmul"])
+
+
+ASKING_ITSELF = (
+    WORDS
+    + """
+#define ASK(name) int own_##name(WORDS) __asm__(#name); int own_##name(WORDS) \\
+    { return ((int (*)(WORDS))dlsym(dlopen("libcublasLt.so.13", RTLD_NOW), #name))(AS_GIVEN); }
+ASK(cublasLtMatmulDescCreate) ASK(cublasLtMatmulDescSetAttribute) ASK(cublasLtMatrixLayoutCreate) ASK(cublasLtMatmul)
+"""
+)
+
+
+def test_a_library_may_have_functions_that_ask_for_cublaslts(tmp_path: Path, driven: Run) -> None:
+    plugin = CUBLASLT.built(tmp_path, "plugin.so", ASKING_ITSELF + PLUGIN, "-shared", "-O0", "-Wl,-Bsymbolic")
+    assert driven([plugin]) == (1, ["cublasLtMatmul"])
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["cublasLtMatmulDescInit_internal", "cublasLtMatrixLayoutInit_internal", "cublasLtMatmulDescGetAttribute"],
+)
+def test_without_functions_for_descriptors_all_is_left(
+    fakes: Path, tmp_path: Path, driven: Run, missing: str
+) -> None:
+    other = f"-D{missing}={missing}_of_another_version", "-UREVERSED"
+    CUBLASLT.other(fakes, tmp_path / "libcublasLt.so.13", "of another: ", *other)
+    plugin = CUBLASLT.plugin(tmp_path, tmp_path, "libcublasLt.so.13")
+    assert driven([plugin]) == (0, ["of another: cublasLtMatmul"] * 2)
 
 
 MANY = """
