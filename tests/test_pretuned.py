@@ -35,7 +35,7 @@ from tsm2_tune import pretuned
 from tsm2_tune.generator.device.cards import DRIVER_NAMES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.results.merge import text_database
+from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.store import Store
 
@@ -165,7 +165,7 @@ def test_a_text_that_changes_while_it_is_opened_is_one_of_both(
         return content
 
     with monkeypatch.context() as patch:
-        patch.setattr(text_database, "content_of", content_of)
+        patch.setattr(files, "content_of", content_of)
         with Store.open(place, create=False) as store:
             first = store.database.digest()
     digests = []

@@ -65,9 +65,9 @@ class Store:
         used, InputError if the text cannot be read.
         """
         if is_text(name) and not create:
-            from tsm2_tune.tuner.results.merge import text_database  # imported here, since databases do not need it
+            from tsm2_tune.tuner.results.merge import files  # imported here, since databases do not need it
 
-            with text_database.opened(os.fspath(name)) as database:
+            with files.opened_text(os.fspath(name)) as database:
                 yield cls(database)
             return
         with Database.open(place_of(name), create=create) as database:

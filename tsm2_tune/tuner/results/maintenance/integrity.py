@@ -13,7 +13,7 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
 from tsm2_tune.tuner.results import forget, logical_clock, records
-from tsm2_tune.tuner.results.merge import text_database
+from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part, Round
 from tsm2_tune.tuner.results.storage import schema, schema_versions, sqlite, sqlite_schema
@@ -62,7 +62,7 @@ def check(name: str) -> tuple[Finding, ...]:
     there is nothing that this program can read.
     """
     if is_text(name):
-        with text_database.opened(name) as database:
+        with files.opened_text(name) as database:
             return tuple(_findings(database))
     place = place_of(name)
     if isinstance(place, Address):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tsm2_tune import __version__, pretuned
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import Workplace, workplace
@@ -14,15 +16,18 @@ from tsm2_tune.tuner.results.merge.problem_rows import Writer
 from tsm2_tune.tuner.results.merge.text_parser import (
     Kind,
     ParsedTrials,
+    content_of,
     kind_of,
+    parse_content,
     parse_file,
     refuse_others,
     without_trials,
 )
-from tsm2_tune.tuner.results.storage import sqlite
-from tsm2_tune.tuner.results.storage.addresses import Address
+from tsm2_tune.tuner.results.storage import schema_versions, sqlite
+from tsm2_tune.tuner.results.storage.addresses import TEXT_SUFFIX, Address
 from tsm2_tune.tuner.results.storage.database import Database
 
+SUFFIX = ".db"  # of a file of trials as a database in the cache
 PARSERS = {Kind.TEXT: parse_file, Kind.EXCHANGE: exchange.parse_file}  # parsers of files that are not databases
 REFUSING = {Kind.DATABASE: Database.refuse_others, Kind.TEXT: refuse_others, Kind.EXCHANGE: exchange.refuse_others}
 
@@ -112,3 +117,32 @@ def written(path: Path, copy: Path, parsed: ParsedTrials) -> tuple[str, ...]:
         for (device_name, problem), part in parsed.parts.items():
             writer.write(device_name, problem, part, is_new=True)
     return tuple(parsed.left_out.values())
+
+
+@contextmanager
+def opened_text(name: str) -> Iterator[Database]:
+    """Open the database of the file of trials with this name, for example pretuned:h100 or a100.jsonl, read-only.
+
+    Raise InputError if there is no such file, if it cannot be read, or if the cache folder cannot be written.
+    """
+    with pretuned.named(name) as text:
+        if kind_of(text) is not Kind.TEXT:
+            raise InputError(
+                f"{name} is not a file of trials, though its name ends in {TEXT_SUFFIX}: rename it, or name"
+                " another file"
+            )
+        content = content_of(text)  # read once: the file may change
+        key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + content).hexdigest()
+        found = cache.find(key, SUFFIX)
+        path = found[0] if found is not None else _convert(text, content, key)
+    with Database.copied(path) as database:
+        database.become_read_only(Path(name))
+        yield database
+
+
+def _convert(text: Path, content: bytes, key: str) -> Path:
+    """Convert the content of a file of trials to a database in the cache, and return the database's path."""
+    with workplace(cache.working_parent()) as work:
+        database = work.folder / "text.db"
+        written(text, database, parse_content(text, content))
+        return cache.keep(database, key, SUFFIX, 0)
