@@ -21,6 +21,7 @@ from sqlalchemy import Column, Table
 
 from tests.command import run
 from tsm2_tune.tuner.results import validation
+from tsm2_tune.tuner.results.merge.serializer import LINES
 from tsm2_tune.tuner.results.storage import schema
 
 MOST_INT, MOST_ID = 2**31 - 1, 2**63 - 1
@@ -76,6 +77,16 @@ def written_in_json(values: Iterable[Any]) -> list[Any]:
 
 # Values that are of no member of an object but a list, an object or a truth.
 ODD_MEMBERS: tuple[Any, ...] = (None, -1, 10**400, 0.5, math.nan, math.inf, "", "x", "\ud800", [], {}, [[]])
+
+
+def changed(text: str, kind: str, name: str, value: Any, which: int = -1) -> tuple[str, int]:
+    """Return the text with this member in a line of the kind (the last, if not said), and the line's number."""
+    every = text.splitlines()
+    at = [at for at, line in enumerate(every) if line.startswith(f'["{kind}"')][which]
+    line = json.loads(every[at])
+    line[1 + LINES[kind].index(name)] = value
+    every[at] = json.dumps(line)
+    return "\n".join(every), at + 1
 
 
 def altered(column: Column[Any], stored: Any) -> list[Any]:

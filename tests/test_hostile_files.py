@@ -16,7 +16,7 @@ from sqlalchemy import Column
 
 import tsm2_tune
 from tests.exchanged import entry, tuned_database
-from tests.hostile import HASH, ODD_MEMBERS, POOL, altered, written_in_json, wrong_of
+from tests.hostile import HASH, ODD_MEMBERS, POOL, altered, changed, written_in_json, wrong_of
 from tsm2_tune.tuner.results.exchange.entry import LATER, entry_of, record_of
 from tsm2_tune.tuner.results.merge.serializer import LINES, TIME
 from tsm2_tune.tuner.results.merge.text_parser import WRONG, parse_file
@@ -61,18 +61,13 @@ def wrong_members(kind: str, name: str) -> Iterable[Any]:
     return (*wrong, *([None] if name in ("samples", "stamp") and kind != "trial" else []))
 
 
-def changed(text: str, kind: str, name: str, value: Any) -> tuple[str, int]:
+def with_member(text: str, kind: str, name: str, value: Any) -> tuple[str, int]:
     """Return the text with this member in the last line of a kind, or in its first time, and the line's number."""
-    every = text.splitlines()
-    of_trial = "trial" if kind == "times" else kind
-    at = max(at for at, line in enumerate(every) if line.startswith(f'["{of_trial}"'))
-    line = json.loads(every[at])
-    if kind == "times":
-        line[-1][0][TIME.index(name)] = value
-    else:
-        line[1 + LINES[kind].index(name)] = value
-    every[at] = json.dumps(line)
-    return "\n".join(every), at + 1
+    if kind != "times":
+        return changed(text, kind, name, value)
+    times = [json.loads(line)[-1] for line in text.splitlines() if line.startswith('["trial"')][-1]
+    times[0][TIME.index(name)] = value
+    return changed(text, "trial", "times", times)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +83,7 @@ def test_a_wrong_member_of_a_line_is_refused_by_its_number(kind: str, text: str,
     said = re.compile(re.escape(f"{file}, line ") + r"(\d+), is not as .{1,400}")
     for first, name in enumerate(LINES.get(kind, TIME)):
         for value in list(wrong_members(kind, name))[first % EACH :: EACH]:
-            other, number = changed(text, kind, name, value)
+            other, number = with_member(text, kind, name, value)
             file.write_text(other)
             refusal = refusal_by(lambda: parse_file(file))
             found = said.fullmatch(refusal)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tsm2_tune
+from tests import hostile
 from tests.command import refused, run
 from tests.databases import C128, C256, C512, TODAY, facts
 from tests.fabricated import (
@@ -274,16 +275,7 @@ def test_a_configuration_is_one_of_a_space_however_it_is_spelt(whole: str, writt
 
 def changed(kind: str, name: str, value: object) -> Callable[[str], str]:
     """The text with this member of the first line of a kind."""
-
-    def change(found: str) -> str:
-        every = found.splitlines()
-        at = next(at for at, line in enumerate(every) if line.startswith(f'["{kind}"'))
-        line = json.loads(every[at])
-        line[1 + LINES[kind].index(name)] = value
-        every[at] = json.dumps(line)
-        return "\n".join(every)
-
-    return change
+    return lambda found: hostile.changed(found, kind, name, value, 0)[0]
 
 
 def of_time(place: int, value: object, *, at: int = 0) -> Callable[[str], str]:
