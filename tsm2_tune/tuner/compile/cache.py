@@ -323,14 +323,10 @@ def evict(limit_bytes: int) -> None:
         if over <= 0 or entry.used >= spared:
             return
         log.debug("cache evicts %s: %d bytes", entry.binary.name, entry.size_bytes)
-        remove_entry(entry)
+        for path in (entry.binary, entry.binary.with_suffix(".json")):
+            with suppress(OSError):  # another process removed it first
+                path.unlink()
         over -= entry.size_bytes
-
-
-def remove_entry(entry: Entry) -> None:
-    for path in (entry.binary, entry.binary.with_suffix(".json")):
-        with suppress(OSError):  # another process removed it first
-            path.unlink()
 
 
 def clear() -> int:

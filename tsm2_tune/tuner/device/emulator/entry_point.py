@@ -17,13 +17,14 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.tuner.compile.compiler import compile_text
 from tsm2_tune.tuner.device.emulator.faults import STACKS, Entry, Launch, Stretch, fault_message
 from tsm2_tune.tuner.device.emulator.limits import host_limits
-from tsm2_tune.tuner.device.emulator.memory import PAGE_BYTES, Stacks
+from tsm2_tune.tuner.device.emulator.memory import PAGE_BYTES, Mapping
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.interface import KernelFault, LaunchFailed
 from tsm2_tune.tuner.results.trial import CompileFailure
 
 MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # limits of the grid in x and in y, as on a GPU
 COMPILE_LIMIT_SECONDS = 300.0
+STACK_BYTES = max(64 << 10, 4 * PAGE_BYTES)  # local arrays, which a GPU keeps in registers, need a few KiB
 IN_ORDER = 0  # seed with which the threads of a block run in ascending order
 
 # One launch at a time, since the signal handlers, the stacks and the thread order are global to the process.
@@ -39,9 +40,15 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 @cache
-def _stacks() -> Stacks:
-    """Return the stacks of the emulated threads, allocated once. The caller must hold `_launching`."""
-    return Stacks(STACKS)
+def _stacks() -> int:
+    """Return the address of the emulated threads' stacks, each with an inaccessible page at its low end.
+
+    They are allocated once. The caller must hold `_launching`.
+    """
+    mapping = Mapping(STACKS * STACK_BYTES)
+    for stack in range(STACKS):
+        mapping.deny(at_byte=stack * STACK_BYTES, size_bytes=PAGE_BYTES)
+    return mapping.address
 
 
 class EntryPoint:
@@ -97,14 +104,13 @@ class EntryPoint:
         cells = [np.array(argument) for argument in arguments]  # gives each argument an address
         pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
         with _launching:
-            stacks = _stacks()
             launch = Launch(
                 arguments=ctypes.cast(pointers, ctypes.c_void_p),
                 **shape,
                 smem_bytes=smem_bytes,
                 seed=seed % 2**32,
-                stacks=stacks.address,
-                stack_bytes=stacks.stack_bytes,
+                stacks=_stacks(),
+                stack_bytes=STACK_BYTES,
                 stack_guard_bytes=PAGE_BYTES,
             )
             self._entry.run(ctypes.byref(launch))

@@ -101,22 +101,6 @@ class HostBuffer:
             self._mapping.free()
 
 
-class Stacks:
-    """The contiguous stacks of emulated threads, each with an inaccessible page at its low end."""
-
-    STACK_BYTES = 64 << 10  # a kernel's local arrays, which a GPU keeps in registers, need a few KiB
-
-    def __init__(self, count: int) -> None:
-        self.stack_bytes = max(self.STACK_BYTES, 4 * PAGE_BYTES)
-        self._mapping = Mapping(count * self.stack_bytes)
-        for stack in range(count):
-            self._mapping.deny(at_byte=stack * self.stack_bytes, size_bytes=PAGE_BYTES)
-
-    @property
-    def address(self) -> int:
-        return self._mapping.address
-
-
 def as_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return a view of a contiguous array's bytes in memory order. Raise ValueError if it is not contiguous."""
     if values.flags.c_contiguous:
