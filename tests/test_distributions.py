@@ -92,9 +92,7 @@ def test_the_source_distribution_is_small_and_documented(distributions: Distribu
     assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} <= names
 
 
-def test_the_wheel_has_all_of_the_package(
-    distributions: Distributions,
-) -> None:
+def test_the_wheel_has_all_of_the_package(distributions: Distributions) -> None:
     assert distributions.wheel.name.endswith("-py3-none-any.whl")
     files = (path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix != ".pyc")
     package = {path.relative_to(ROOT).as_posix() for path in files}
@@ -112,7 +110,7 @@ def test_the_wheel_says_what_it_is(distributions: Distributions) -> None:
     said = message_from_bytes(distributions.metadata("METADATA"))
     assert distributions.metadata("licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     always = [need for need in said.get_all("Requires-Dist", []) if "extra ==" not in need]
-    assert always, "what every installation needs"
+    assert always
     assert not [need for need in always if "cuda" in need or "nvidia" in need]
     assert said["Requires-Python"] == f">={installed.VERSIONS[0]}"
     prefix = "Programming Language :: Python :: 3."

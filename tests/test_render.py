@@ -81,15 +81,6 @@ def _rendered_anew(problem: Problem, config: KernelConfig) -> KernelSource:
     return render.__wrapped__(problem, config)
 
 
-def test_a_text_is_filled_once_for_all_shapes(spied: Spied) -> None:
-    calls = spied(rendering, "filled")
-    render.cache_clear()
-    rendering._text.cache_clear()
-    config = Tsm2Config("v3", 128, 8, 4)
-    made = [render(Problem(m, 8, k, "f32"), config) for m in (64, 4096, 2**20) for k in (16, 1024)]
-    assert len(calls) == len({one.text for one in made}) == 1
-
-
 @pytest.mark.slow
 def test_a_text_is_of_one_dtype_and_op() -> None:
     sources = every_source()
@@ -164,15 +155,6 @@ def test_headers_in_place_of_the_toolkits_change_nothing(
 
 PACKAGE = Path(tsm2_tune.__file__).parent
 HEADERS = sorted(str(path.relative_to(PACKAGE / "kernels")) for path in (PACKAGE / "kernels").rglob("*.cuh"))
-
-
-def test_a_header_stands_once_in_a_text_behind_those_that_it_needs() -> None:
-    text = with_headers('int a;\n#include "split_k.cuh"\nint b;\n#include "vector.cuh"\nint c;\n')
-    places = [text.index(header(name)) for name in ("atomics.cuh", "vector.cuh", "split_k.cuh")]
-    assert places == sorted(places)
-    assert [text.count(header(name)) for name in ("atomics.cuh", "vector.cuh", "split_k.cuh")] == [1, 1, 1]
-    assert text.index("int a;") < places[0] < text.index("int b;") < text.index("int c;")
-    assert "#include" not in text
 
 
 def test_every_header_is_in_a_kernel() -> None:
