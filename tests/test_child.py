@@ -12,6 +12,7 @@ import pytest
 
 from tests.processes import python
 from tsm2_tune.errors import DeviceError
+from tsm2_tune.tuner.runs.blas_threads import VARIABLE, one_blas_thread
 from tsm2_tune.tuner.worker import child_process
 
 NAMES = (
@@ -99,3 +100,13 @@ def test_a_python_that_is_not_known_or_an_archive_is_named(
     monkeypatch.setattr(child_process, "__file__", "/a.zip/tsm2_tune/tuner/child.py")
     with pytest.raises(DeviceError, match="archive"):
         child_process.python_executable()
+
+
+def test_one_blas_thread_is_for_the_block_unless_a_user_asks_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    for before, within in ((None, "1"), ("2", "2")):
+        monkeypatch.delenv(VARIABLE, raising=False)
+        if before is not None:
+            monkeypatch.setenv(VARIABLE, before)
+        with one_blas_thread():
+            assert os.environ[VARIABLE] == within
+        assert os.environ.get(VARIABLE) == before
