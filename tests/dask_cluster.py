@@ -19,6 +19,8 @@ from pathlib import Path
 from tests.servers import wait_until
 from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
 
+END_SECONDS = 180.0  # each worker imports what runs are made of
+
 
 class Workers:
     """A scheduler, and workers in the order in which they were started."""
@@ -29,7 +31,7 @@ class Workers:
         self._workers: list[subprocess.Popen[bytes]] = []  # that live
         self.address = ""
         try:
-            wait_until(self._has_address)
+            wait_until(self._has_address, END_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -49,7 +51,7 @@ class Workers:
         for _ in range(count - len(self._workers)):
             self.add()
         with Client(self.address, set_as_default=False) as client:
-            wait_until(lambda: len(client.nthreads()) == count)
+            wait_until(lambda: len(client.nthreads()) == count, END_SECONDS)
 
     def kill(self, number: int) -> None:
         """End a worker, the first of those that live is 0, as a machine that is switched off does."""

@@ -17,7 +17,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.dask_cluster import Workers, cluster
+from tests.dask_cluster import END_SECONDS, Workers, cluster
 from tests.fabricated import plain_sql
 from tests.forked_workers import fork_child
 from tests.quick_members import SHAPES, TRIALS, assert_complete, quick_members
@@ -260,7 +260,10 @@ def environments() -> Iterator[bytes]:
 # Dask's workers
 
 
-def test_a_worker_that_comes_takes_the_place_of_the_last_one(path: Path, workers: Workers) -> None:
+def test_a_worker_that_comes_takes_the_place_of_the_last_one(
+    path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "RETURN_SECONDS", END_SECONDS)  # a busy machine starts it late
     killed: list[Event] = []
 
     def kill(event: Event) -> None:
