@@ -38,7 +38,7 @@ from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, _g
 from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, CrossTiming
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.results.trial import Cache, Outcome
 
 pytestmark = pytest.mark.slow
 
@@ -135,17 +135,20 @@ def test_what_was_not_verified_in_full_is_left_out_and_told(store: Store) -> Non
 
 
 @pytest.mark.parametrize(
-    ("trouble", "verified", "added"),
-    [("", 1, [1]), ("interrupted", 1, [0]), ("wrong", 2, [])],  # four shapes are left after a wrong one, then three
+    ("outcome", "verified", "added"),
+    [
+        (Outcome.OK, 1, [1]),
+        (Outcome.INTERRUPTED, 1, [0]),
+        (Outcome.WRONG_RESULT, 2, []),  # four shapes are left after a wrong one, then three
+    ],
 )
 def test_a_run_verifies_in_full_what_an_export_adds(
-    store: Store, trouble: str, verified: int, added: list[int]
+    store: Store, outcome: Outcome, verified: int, added: list[int]
 ) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED)
     device = Simulated(store, Everything())
-    if trouble:
-        setattr(device, trouble, {OTHER.text})
+    device.refuted[OTHER.text] = outcome
     list(CrossTiming(frozenset(SHAPES), device, store, families=("none",)).events())
     assert [config for config, _ in device.in_full] == [OTHER.text] * verified
     assert [row.verified_in_full for row in rows_between(store, store.best())] == added

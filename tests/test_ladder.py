@@ -85,6 +85,7 @@ def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolch
     lines = run(*command, "--max-trials", "6").output.splitlines()
     assert lines[0].startswith(f"{SHAPE}:f32: ladder ")
     assert [line.split()[0] for line in lines[3:]] == list(STEPS)
+    assert NO_GPU not in run(*command[1:], "--max-trials", "1").output
     search = run(*command[3:], "--max-trials", "2")
     assert NO_GPU in " ".join(search.output.split())
     assert "(1 new trial;" in search.output, "what was tried of the ladder must count for nothing in a search"

@@ -24,6 +24,7 @@ from tsm2_tune.tuner.export.kernel_sets.pair_timing import Bench, Narrowed, Sear
 from tsm2_tune.tuner.export.kernel_sets.set_cover import Costs, bought, fewest
 from tsm2_tune.tuner.export.scale_launch import launches
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.options import Options
 
 pytestmark = pytest.mark.slow
@@ -220,20 +221,19 @@ def test_a_kernel_that_is_too_slow_once_is_tried_no_further(store: Store) -> Non
     assert sorted(text for text, _ in device.tried) == sorted([FIRST.text, SECOND.text])
 
 
-@pytest.mark.parametrize("trouble", ["wrong", "interrupted", "does not run"])
-def test_what_is_not_verified_in_full_is_not_chosen(store: Store, trouble: str) -> None:
+@pytest.mark.parametrize("trouble", [Outcome.WRONG_RESULT, Outcome.INTERRUPTED, None])
+def test_what_is_not_verified_in_full_is_not_chosen(store: Store, trouble: Outcome | None) -> None:
     """A wrong kernel is never chosen. The next run verifies a kernel whose verification was interrupted."""
     times = at_two((FIRST, 100.0, 200.0), (SECOND, 200.0, 100.0), (BOTH, 101.0, 101.0))
-    runs = trouble != "does not run"
-    known = times if runs else at_two((FIRST, 100.0, None), (SECOND, None, 100.0))
+    known = times if trouble else at_two((FIRST, 100.0, None), (SECOND, None, 100.0))
     stored(store, known)
     device = Simulated(store, known)
-    if runs:
-        setattr(device, trouble, {BOTH.text})
+    if trouble:  # else it does not run
+        device.refuted[BOTH.text] = trouble
     selected = searched(store, device, 0.03, SHAPES[:2])
     assert selected.kernels == (FIRST.text, SECOND.text)
     again = searched(store, Simulated(store, known), 0.03, SHAPES[:2]).kernels
-    assert again == ((BOTH.text, BOTH.text) if trouble == "interrupted" else selected.kernels)
+    assert again == ((BOTH.text, BOTH.text) if trouble is Outcome.INTERRUPTED else selected.kernels)
 
 
 def test_a_stop_loses_nothing(store: Store) -> None:
