@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ def test_its_element_types_are_the_generators() -> None:
 # Binaries
 
 
-def module_with(cubins: Mapping[Any, bytes], found: Winners, folder: Path) -> Any:
+def module_with(cubins: dict[Any, bytes], found: Winners, folder: Path) -> Any:
     rows, sources = found
     text = export_text(rows, "module", sources=sources, database="", known=NOTHING_KNOWN, cubins=cubins)
     return imported(text, folder)
