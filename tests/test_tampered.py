@@ -118,7 +118,7 @@ class Compiling(Tuner):
         self._worker = cast(Worker, SimpleNamespace(**asked, **told))
         self.compiled: dict[str, set[tuple[str, Launch]]] = {}  # by digest: entry points and launches
 
-    def _begun_text(self, source: KernelSource) -> Future[Any]:
+    def _begun_text(self, source: KernelSource, *_: Any) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_result(self._binary(source))
         return future
