@@ -40,7 +40,7 @@ NEVER: dict[type, tuple[Any, ...]] = {  # values that no column of the type may 
     int: ("", "7", 1.5, math.nan, b"", [1], 2**63, -(2**31), 10**400),
     float: ("", "7", b"", [1.0], math.nan, -math.inf, -1.0),
 }
-ENDS: dict[str, tuple[Any, Any]] = {  # the last value that a column may have, and the first that it may not
+RIGHT_AND_WRONG: dict[str, tuple[Any, Any]] = {  # a value that a column may have, and one that it may not
     "source.threads": (1024, 1025),
     "source.smem_bytes": (232448, 232449),
     "source.splits": (65535, 65536),
@@ -60,7 +60,7 @@ ENDS: dict[str, tuple[Any, Any]] = {  # the last value that a column may have, a
 
 @pytest.mark.parametrize("column", [*COLUMNS.values(), *schema.lease.columns, *best.columns], ids=str)
 def test_a_column_refuses_what_would_harm(column: Column[Any]) -> None:
-    kind, end = domain_of(column).kind, ENDS.get(str(column))
+    kind, end = domain_of(column).kind, RIGHT_AND_WRONG.get(str(column))
     never = [*NEVER[kind], *(NO_LINES if kind is str and domain_of(column) not in LONG else ())]
     for value in (*never, *([] if column.nullable else [None]), *(end[1:] if end else ())):
         with pytest.raises(

@@ -201,8 +201,8 @@ TUNE_TWO = (
     "8",
     "--strategy",
     "exhaustive",
-)  # in its own order
-MOST_RUNS = 4  # where the machine is busy, a run's last final may leave one as the fastest that was not in it
+)  # the candidates in the order of the space
+MOST_RUNS = 4  # a last final may make a kernel the fastest that was not in it: the next run measures another
 ALL = "SELECT m, n, k, config, outcome FROM trial JOIN problem AS p ON p.id = problem_id ORDER BY 1, 2, 3, 4"
 
 

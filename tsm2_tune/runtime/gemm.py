@@ -88,10 +88,12 @@ def gemm(
     shape runs. Otherwise the kernel with the least predicted time runs, with a grid that suits the shape. If a and b
     are one matrix in memory, as in gemm(x.T, x), a kernel that computes half of the symmetric or Hermitian result may
     run. A kernel for the transposed product, b transposed times a transposed, may run on the same memory: if no
-    kernel has these storage orders, or if C has more columns than rows and that kernel is predicted to be faster. If
-    there is no such kernel either, PyTorch and CuPy compute the product of their arrays. With arrays of other
-    libraries, or with fallback="error", the call raises instead. If an extent is 0, the arrays' own library computes
-    the product.
+    kernel has these storage orders, or if C has more columns than rows and that kernel is predicted to be faster.
+
+    PyTorch or CuPy computes the product of its arrays if no kernel has these storage orders, or if the predicted gain
+    over cuBLAS is too small. Arrays of other libraries, `math` and fallback="error" exclude this: then a kernel runs
+    in spite of a small gain, and the call raises if there is none. If an extent is 0, the arrays' own library
+    computes the product.
 
     A batch is computed by a kernel that was tuned for batches. If one matrix a or b is multiplied by all matrices of
     the other operand, and these make up one long matrix with a leading dimension, as contiguous ones do, the batch is

@@ -145,7 +145,7 @@ class Family(ABC, Generic[C]):
             "k_step": step,
             "k_per_pass": self.k_per_pass(config),
             "without_vectors": self._without_vectors(problem),
-            "k_padding": step ** (step <= MOST_DEPTH),  # 1 for a long step; of a table, an array
+            "k_padding": step ** (step <= MOST_DEPTH),  # else 1; a power, since `step` may be an array
             "c_vector_bytes": self.c_vector_bytes,
         }
         return Tiling(resident, **(of_most_families | self.own_tiling(config, problem)))

@@ -93,8 +93,8 @@ class Store:
         stored.
 
         One trial is stored for each device, problem, configuration and basis. An earlier trial is kept, unless
-        `retries` says that it is repeated; without `retries`, unless it timed out under shorter limits. The time of
-        one that timed out is added to its successor's.
+        `retries` includes it. Without `retries` it is replaced if it was interrupted, or timed out under shorter
+        limits. If the earlier trial timed out, its time is added to the new trial's.
         """
         device = run.identity.name
         problems = {trial.problem.text for trial in trials}
@@ -159,7 +159,10 @@ class Store:
         about: tuple[str, Problem] | None = None,
         hazards: Iterable[Quarantined] = (),
     ) -> None:
-        """Change columns of the trials that meet the conditions, and of `about` if given. Store `hazards`."""
+        """Change columns of the trials that meet the conditions. Store `hazards` in the same transaction.
+
+        If `about` is given, change only trials of this device and problem.
+        """
         texts = (about[0], about[1].text) if about else ()
         with self.database.transaction(writes=True, about=texts) as connection:
             row = update(schema.trial).where(*which)
@@ -185,8 +188,8 @@ class Store:
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> tuple[str, str | None] | None:
         """Return the result of the full verification of the winner's kernel, and the digests of the verified code.
 
-        That of an equal kernel and configuration for another problem counts, and one in another L2 cache state if its
-        basis is in `bases`: neither affects correctness. Return None if there is none.
+        A verification for another problem counts if kernel and configuration are equal. A verification in another
+        state of the L2 counts if its basis is in `bases`. Neither affects correctness. Return None if there is none.
         """
         values: dict[str, Any] = {name: getattr(row, name) for name in ("source_digest", "config", "trial_id")}
         values |= {"device_name": row.device, "bases": list(bases)}

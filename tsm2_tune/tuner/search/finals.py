@@ -57,9 +57,10 @@ class Finals:
     ) -> Final | FinalFailure | None:
         """Run a final: time the fastest configurations, and those in `also`, interleaved with cuBLAS and cuBLASLt.
 
-        Return the final's times, or the reason why it failed. Return None if the last final of the problem is still
-        valid. If `repeat` is true, a final is run even then, but cuBLAS and cuBLASLt are timed only if one of them
-        was timed in the last final.
+        Return the final's times, or the reason why it failed. Return None if the last final had the same
+        finalists and timed the present versions of cuBLAS and cuBLASLt. If `repeat` is true, a final is run even
+        then, but cuBLAS and cuBLASLt are timed only if one of them was timed in the last final. If a final with them
+        fails, it is run again without them.
         """
         chosen, vendor = finalists(problem, prior, also), self._vendor if prior.vendor or not repeat else None
         if vendor is not None and not (chosen and vendor.is_wanted(problem)):

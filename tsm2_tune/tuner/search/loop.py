@@ -37,8 +37,8 @@ REQUESTED_AHEAD = 2  # requests that the worker process of a GPU has while the c
 class Tuner(Executor):
     """Context manager for a device during a run: its worker process, measured peak rates and compilers.
 
-    Entering the context compiles the auxiliary kernels (fill, compare, flush) and starts the worker process, which
-    launches all kernels. It raises ToolMissing if the auxiliary kernels do not compile. `phases` measures the time of
+    Entering the context compiles the support kernels (fill, compare, flush) and starts the worker process, which
+    launches all kernels. It raises ToolMissing if the support kernels do not compile. `phases` measures the time of
     each phase. `worker` is the client of the worker process; by default one is made for the target.
     """
 
@@ -78,7 +78,7 @@ class Tuner(Executor):
 
     @property
     def worker(self) -> Worker:
-        """The client of the worker process. If the compile cache has lost auxiliary kernels, an access compiles them
+        """The client of the worker process. If the compile cache has lost support kernels, an access compiles them
         again.
         """
         self._compilers.support()
@@ -134,7 +134,7 @@ class Tuner(Executor):
         return source, self._compilers.begin(source)
 
     def expect(self, problem: Problem) -> None:
-        """Compile the verifying kernels for the problem's type: on a GPU in the background, on the CPU at once."""
+        """Compile the support kernels for the problem's type: on a GPU in the background, on the CPU at once."""
         self._compilers.begin_support(problem.dtype_name)
         if self.target.is_host:  # a compiler would disturb the measured peak rates
             self._compilers.support(problem.dtype_name)

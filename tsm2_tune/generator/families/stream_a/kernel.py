@@ -130,7 +130,7 @@ Axes = dict[str, Sequence[Any]]
 
 
 def streaming_rules(axes: Axes, *own: Rule) -> tuple[Rule, ...]:
-    """Return the rules of a stream_a family with these axes. `own` has the rules that no other family has."""
+    """Return the rules of a stream_a family with these axes. `own` has further rules of the family."""
     prefetches = tuple(sorted({prefetch for prefetch, _ in axes["prefetch stages"]}))
     return columns_within_n(tuple(axes["columns"])), prefetch_within_k(prefetches), *own, *SPLITTING_RULES
 

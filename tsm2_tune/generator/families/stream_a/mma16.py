@@ -201,7 +201,7 @@ RING_AXES: Axes = AXES | {
     "splits row_tiles": SPLITS_ROW_TILES,
     "min_blocks": (1, 2, 3),
 }
-SMALLEST_GROUP = 32  # the least columns of A in a stage, with which a lane copies 16 bytes at a time
+ALWAYS_KEPT_GROUP = 32  # columns of A in a stage that are kept for every k: a lane copies 16 bytes at a time
 
 # Proposals for a large A, by `columns`: threads, prefetch, stages, min_blocks.
 RING_COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int], ...]] = {
@@ -245,7 +245,7 @@ class StreamAMma16Ring(Mma16):
             "group-within-k",
             "shape",
             "a pipeline stage of more than k columns of A would be partly empty",
-            lambda c: _group(c) <= max(c.problem.k, SMALLEST_GROUP),
+            lambda c: _group(c) <= max(c.problem.k, ALWAYS_KEPT_GROUP),
         ),
         Rule(
             "runs-are-pieces",
@@ -275,7 +275,7 @@ class StreamAMma16Ring(Mma16):
             return tuple(
                 self.config_type(128, LANE_ROWS, columns, p // divisor, s, 1, row_tiles, least)
                 for p, s, row_tiles, least in RING_SHORT[columns]
-                if p // s <= max(problem.k, SMALLEST_GROUP)
+                if p // s <= max(problem.k, ALWAYS_KEPT_GROUP)
             )
         variants = (RING_ROW_MAJOR if problem.contiguous[0] == "k" else RING_COLUMN_MAJOR)[columns]
         chosen = [self.config_type(t, LANE_ROWS, columns, p // divisor, s, 1, 1, b) for t, p, s, b in variants]
