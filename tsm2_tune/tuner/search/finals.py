@@ -35,7 +35,8 @@ FINALISTS, LEAST_FINALISTS = 5, 2  # maximum and minimum number of finalists
 FINALIST_MARGIN = 0.05  # a finalist's median exceeds the best median by at most this share
 
 Answer = TypeVar("Answer")
-NamedText = tuple[str, KernelSource, Toolchain | None]  # begins the message if it does not compile
+# The start of the message if the kernel does not compile, the kernel, and its toolchain if not that of the target.
+NamedText = tuple[str, KernelSource, Toolchain | None]
 
 
 class Finals:
