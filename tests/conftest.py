@@ -305,9 +305,7 @@ def fake_nvcc(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="module")
 def own_cache(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A cache for those who remove what is in it, or make other kernels of the same texts; it holds the tuner's own
-    kernels alone.
-    """
+    """A cache for those who remove what is in it; it holds the tuner's own kernels alone."""
     folder = tmp_path_factory.mktemp("own") / "cache"
     for own in own_kernels():
         shard = folder / own.parent.relative_to(os.environ["XDG_CACHE_HOME"])

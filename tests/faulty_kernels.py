@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +45,7 @@ class Fault:
 
 
 def planted(toolchain: Toolchain, faults: Mapping[KernelConfig, Fault]) -> Toolchain:
-    """The compiler, but these configurations' kernels do what is planted. It needs a cache of its own."""
+    """The compiler, but these configurations' kernels do what is planted. Caches tell its binaries from others."""
 
     def wrap(text: str) -> str:
         for config, fault in faults.items():
@@ -52,7 +53,8 @@ def planted(toolchain: Toolchain, faults: Mapping[KernelConfig, Fault]) -> Toolc
                 text = text.replace('\nextern "C" __global__', DEEP).replace(BODY, f"{fault.statement}\n    {BODY}")
         return toolchain.wrap(text)
 
-    return replace(toolchain, wrap=wrap)
+    made = [toolchain.extra_digest, *((config.text, fault.statement) for config, fault in faults.items())]
+    return replace(toolchain, wrap=wrap, extra_digest=hashlib.sha256(repr(made).encode()).hexdigest())
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ PLANTED: dict[KernelConfig, Fault] = dict(zip((CONFIGS[0], *CONFIGS[2:-1]), FAUL
 RIGHT = (CONFIGS[1], CONFIGS[-1])
 
 
-@pytest.mark.usefixtures("own_cache", "known_ceilings")
+@pytest.mark.usefixtures("known_ceilings")
 def test_a_run_goes_on_past_kernels_that_hang_or_fault(quick: Toolchain, path: Path) -> None:
     target = replace(find_target("cpu"), toolchain=planted(quick, PLANTED))
     before = set(multiprocessing.active_children())
@@ -75,7 +75,7 @@ def test_a_run_goes_on_past_kernels_that_hang_or_fault(quick: Toolchain, path: P
     assert set(multiprocessing.active_children()) <= before
 
 
-@pytest.mark.usefixtures("own_cache", "known_ceilings")
+@pytest.mark.usefixtures("known_ceilings")
 def test_what_is_endless_at_a_large_shape_alone_is_tried_at_others(quick: Toolchain) -> None:
     problem, config = PROBLEMS[0], Tsm2Config("v3", 32, 1, 8)
     statement = "for (volatile int i = 0; m == 64 && n == 2 && k == 64; ++i) {}"
