@@ -23,7 +23,8 @@ from benchmarks.result_file import device_facts, read, require_new, write_json
 from benchmarks.tables import Row, markdown
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import Seconds
-from tsm2_tune.generator.problem import INT32_MAX, Problem, dtype_named
+from tsm2_tune.generator.dtypes import dtype_named
+from tsm2_tune.generator.problem import INT32_MAX, Problem
 
 # What users of PyTorch wait for.
 KNOWN = (

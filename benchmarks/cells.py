@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, PLUS_TIMES, Problem, dtype_named
+from tsm2_tune.generator.dtypes import DTYPES, FMA_DTYPES, PLUS_TIMES, dtype_named
+from tsm2_tune.generator.problem import Problem
 
 Shape = tuple[int, int, int]  # m, n, k
 

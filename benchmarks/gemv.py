@@ -31,8 +31,9 @@ from benchmarks.versus_cublas import refuse_less_precision
 from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.dtypes import dtype_named
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GEMV, Decomposition
-from tsm2_tune.generator.problem import Problem, dtype_named
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.measure.timing import Effort

@@ -36,8 +36,9 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.device.interface import LaunchFailed

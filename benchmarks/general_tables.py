@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.tables import WHO, Row, fastest_in_bold, markdown, number, provenance, right_us, time_text
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.dtypes import FMA_DTYPES
+from tsm2_tune.generator.problem import Problem
 
 STENCIL = "stencil"  # the table of kernels of the family `gemm` alone
 GLOBAL_SIZE = 4096  # the fastest configuration for this square is the global one

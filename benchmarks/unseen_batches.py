@@ -23,7 +23,8 @@ from benchmarks.call_cost import imported
 from benchmarks.gpu import gpu
 from benchmarks.result_file import device_facts, require_new, write_json
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.generator.problem import Problem, dtype_named
+from tsm2_tune.generator.dtypes import dtype_named
+from tsm2_tune.generator.problem import Problem
 
 KINDS = {  # kind -> ranges of m, n and k, and the ops. The regimes are those of `benchmarks.batches`
     "small": ((1, 32), (1, 32), (1, 32), ("ttt",)),

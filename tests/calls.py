@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from tsm2_tune.generator.problem import ELEMENT_TYPES
+from tsm2_tune.generator.dtypes import ELEMENT_TYPES
 
 TYPES = tuple(ELEMENT_TYPES)  # in the order of tsm2_type
 SIZES = {"f32": 4, "f64": 8, "c64": 8, "c128": 16, "bf16": 2, "f16": 2}  # bytes of an element

@@ -11,8 +11,9 @@ from tests.spelling import spelt
 from tests.stencil_kernels import STENCILS
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.dtypes import DTYPES, FMA_DTYPES
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.seeds import first_choices

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
+from tsm2_tune.generator.dtypes import DTYPES, PLUS_TIMES
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE
 from tsm2_tune.tuner.measure.vendor.cublaslt import DESC_TRANSA, DESC_TRANSB
 

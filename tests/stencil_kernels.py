@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.dtypes import DTYPES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig, MinplusConfig
 from tsm2_tune.generator.families.gemm.stencil import with_widest_grids
-from tsm2_tune.generator.problem import COLUMN_MAJOR, DTYPES, Problem
+from tsm2_tune.generator.problem import COLUMN_MAJOR, Problem
 from tsm2_tune.generator.tiling import VECTOR_BYTES
 
 # In each case that BLAS has.

@@ -13,6 +13,7 @@ import pytest
 from tests.command import run
 from tsm2_tune.generator.config import Resources
 from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemm.bacugen import (
@@ -22,7 +23,7 @@ from tsm2_tune.generator.families.gemm.bacugen import (
     published_occupancy,
     with_reading_grids,
 )
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import OWN, SearchSpace, search_space

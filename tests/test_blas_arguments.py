@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.cells import LAYOUTS, REGIMES, cells
 from tests.benchmarked_vendor import addressed_operands
-from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
+from tsm2_tune.generator.dtypes import DTYPES, PLUS_TIMES
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure.vendor.blas import (
     CONJUGATE_TRANSPOSE,
     ELEMENTS,

@@ -26,9 +26,11 @@ from tsm2_tune.commands.errors import Option
 from tsm2_tune.commands.options import Seconds
 from tsm2_tune.console.plan_tables import data_sheet_text
 from tsm2_tune.errors import pip_install
-from tsm2_tune.generator import families, problem
+from tsm2_tune.generator import families
 from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES
+from tsm2_tune.generator.dtypes import DTYPES
 from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.tuner.device.emulator.limits import host_limits
 from tsm2_tune.tuner.results.store import Store
@@ -288,10 +290,10 @@ def test_source_prints_any_configuration_that_is_listed(family: Any) -> None:
     config = next(iter(family.configurations()))
     dtype, op = next(
         (dtype, op)
-        for dtype in problem.DTYPES.values()
+        for dtype in DTYPES.values()
         for op in ("nn", "tn", "tx", "ttt")
         for size, batch in ((1, 1), (LARGE, 1), (1, 2))
-        if family.supports(product := problem.Problem(size, size, size, dtype.name, op, batch))
+        if family.supports(product := Problem(size, size, size, dtype.name, op, batch))
         and unfit(family, config, product) is None
     )
     typed = ("--dtype", dtype.element_name, "--math", dtype.math)

@@ -18,8 +18,9 @@ from tsm2_tune.generator.device.cards import PROFILES, PUBLISHED_PEAKS, profile_
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.device.roofline import Ceilings, Roofline, data_sheet, modelled, roofline
+from tsm2_tune.generator.dtypes import DTYPES, FMA_DTYPES, TF32_DTYPES
 from tsm2_tune.generator.paper_model import choose
-from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, TF32_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.emulator.limits import host_limits
 from tsm2_tune.tuner.device.target import Target
 

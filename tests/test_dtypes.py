@@ -12,8 +12,9 @@ from tests.conftest import ONCE, compiled
 from tests.fabricated import handmade
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.roofline import gflops_by_dtype
+from tsm2_tune.generator.dtypes import DTYPES
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import header
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator import run_on_host

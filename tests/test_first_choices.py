@@ -14,9 +14,10 @@ from tests.spelling import spelt
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.dtypes import DTYPES
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import seeds as module
 from tsm2_tune.generator.space.candidate import Candidate

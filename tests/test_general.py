@@ -11,9 +11,10 @@ from tests.conftest import TryKernel
 from tests.staged_kernels import SPLIT_DMMA
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.staged import StagedDmmaConfig
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Outcome

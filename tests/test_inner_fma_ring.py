@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 
 from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.inner.fma_ring import (
     RINGS,
@@ -20,7 +21,7 @@ from tsm2_tune.generator.families.inner.fma_ring import (
     place,
     team,
 )
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us

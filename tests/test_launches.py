@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import compiled
 from tsm2_tune.generator.config import KernelConfig, Launch
+from tsm2_tune.generator.dtypes import DTYPES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.inner import InnerFmaConfig
@@ -23,7 +24,7 @@ from tsm2_tune.generator.families.staged import StagedDmmaConfig, StagedSymmetri
 from tsm2_tune.generator.families.staged_wgmma import StagedWgmmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig, StreamAMma16Config
 from tsm2_tune.generator.probes import launch_problems
-from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda_kernel import ParameterLayout

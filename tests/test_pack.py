@@ -22,8 +22,9 @@ from tests.simulated import KERNELS, RUN, SHAPES, TARGET, TODAY, stored_trial
 from tsm2_tune.api.pack import batches
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, kind_of, pack_problems
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cases import CASES
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.dtypes import DTYPES, Dtype
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.probes import (
     LONG_BITS,
@@ -20,7 +21,7 @@ from tsm2_tune.generator.probes import (
     many_tile_problems,
     remainder_problems,
 )
-from tsm2_tune.generator.problem import DTYPES, LARGEST_32_BIT_OFFSET, Dtype, Problem
+from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.verify.checks import Magnitude, every_check
 from tsm2_tune.tuner.verify.error_bounds import Exactness, exactness

@@ -18,9 +18,10 @@ from tests.standing_in import Spied
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator import render as rendering
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.dtypes import DTYPES, Dtype
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import (
     OF_KERNELS,
     OF_LITERALS,

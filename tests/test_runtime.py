@@ -29,7 +29,8 @@ from tests.fabricated import (
     winners,
 )
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, LARGEST_32_BIT_OFFSET, PLUS_TIMES
+from tsm2_tune.generator.dtypes import DTYPES, ELEMENT_TYPES, PLUS_TIMES
+from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.runtime import elements
 from tsm2_tune.tuner.export import export_text

@@ -18,13 +18,14 @@ from tests.spelling import spelt
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES, has_f64_tensor_cores
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GemvConfig, step
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.stream_a import StreamADmmaConfig, StreamAFmaConfig
 from tsm2_tune.generator.probes import edge_problems
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines, parse_thresholds
 from tsm2_tune.generator.space.space import has_configurations, looked_at, pruned, rules_of, search_space

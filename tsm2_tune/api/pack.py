@@ -29,8 +29,9 @@ from tsm2_tune.api.parse import (
 )
 from tsm2_tune.api.tune import tune
 from tsm2_tune.errors import InputError, StoreError, shown
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, Part, pack_problems, part_of
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain, truth
 from tsm2_tune.pretuned import pretuned_named, without_gpu
 from tsm2_tune.tuner.device.target import Target

@@ -13,17 +13,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tsm2_tune.errors import InputError, nearest_name, shown
-from tsm2_tune.generator.problem import (
-    DTYPE_ALIASES,
-    DTYPES,
-    ELEMENT_TYPES,
-    MATHS,
-    OP_LETTERS,
-    SAME,
-    Problem,
-    dtype_named,
-    unknown_dtype,
-)
+from tsm2_tune.generator.dtypes import DTYPE_ALIASES, DTYPES, ELEMENT_TYPES, MATHS, dtype_named, unknown_dtype
+from tsm2_tune.generator.problem import OP_LETTERS, SAME, Problem
 from tsm2_tune.generator.scalars import plain_text, real, whole
 from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.generator.space.guidelines import NO_GUIDELINES, Guidelines, Thresholds, option_name, parse_thresholds

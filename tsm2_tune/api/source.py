@@ -11,9 +11,10 @@ from tsm2_tune.api.parse import LARGE, LAYOUTS, canonical_dtype, canonical_op, c
 from tsm2_tune.errors import InputError, nearest_name, shown
 from tsm2_tune.generator.config import KernelConfig, family_name_in
 from tsm2_tune.generator.configuration_text import format_value, tunable_words, unknown_word
+from tsm2_tune.generator.dtypes import DTYPES, FULL_MATH, dtype_named
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.problem import DTYPES, FULL_MATH, Problem, dtype_named
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.generator.space.tunables import declared

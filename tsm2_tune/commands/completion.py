@@ -9,7 +9,7 @@ from click import Context, Parameter
 from click.shell_completion import CompletionItem
 
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.problem import ELEMENT_TYPES
+from tsm2_tune.generator.dtypes import ELEMENT_TYPES
 
 OPS = ("nn", "nt", "tn", "tt", "cn", "nc", "gram")  # the common ones: transposes of A and B, or gram for A^T A
 MOST_CONFIGURATIONS = 20_000  # limit of the configurations searched for completions: the user waits

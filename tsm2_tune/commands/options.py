@@ -32,7 +32,7 @@ from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import is_shape, option, stray
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.problem import ELEMENT_TYPES, MATHS
+from tsm2_tune.generator.dtypes import ELEMENT_TYPES, MATHS
 from tsm2_tune.generator.shapes import SHAPE_SYNTAX
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.results.storage.addresses import shown_name

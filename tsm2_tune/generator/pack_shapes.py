@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem, dtype_named
+from tsm2_tune.generator.dtypes import FMA_DTYPES, dtype_named
+from tsm2_tune.generator.problem import Problem
 
 Range = tuple[int, int]  # the least and the largest extent
 Part = tuple[str, str]  # of a pack: a name in KINDS, an element type

@@ -24,7 +24,8 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.architecture import FLOPS_PER_FMA, architecture_of, peak_gflops
 from tsm2_tune.generator.device.cards import PUBLISHED_PEAKS, PublishedPeak
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem, dtype_named
+from tsm2_tune.generator.dtypes import FMA_DTYPES, dtype_named
+from tsm2_tune.generator.problem import Problem
 
 # C0, the registers of a thread besides those of the formula. For Algorithm 4 with t2 = t3 = 1, leading dimensions,
 # alpha, beta and bounds checks, nvcc 13.0 uses 16 to 20 more (sm_75 and sm_90, f32 and f64).

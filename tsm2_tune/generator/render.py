@@ -13,8 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.dtypes import DTYPES
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import (
     MOST_CACHED_TEXTS,
     MOST_PLACED,

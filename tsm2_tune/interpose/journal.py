@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import DTYPES, ELEMENT_TYPES, Problem
+from tsm2_tune.generator.dtypes import DTYPES, ELEMENT_TYPES
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.preload import LOADED
 
 MAGIC = b"TSM2JRN1"

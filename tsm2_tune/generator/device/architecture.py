@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.problem import dtype_named
+from tsm2_tune.generator.dtypes import dtype_named
 
 ComputeCapability = tuple[int, int]
 HOST: ComputeCapability = (0, 0)

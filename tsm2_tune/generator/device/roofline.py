@@ -13,8 +13,9 @@ from typing import Any
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.architecture import FLOPS_PER_FMA, HOST, peak_gflops, tensor_fmas
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.dtypes import DTYPES, TF32_DTYPES, Dtype
 from tsm2_tune.generator.paper_model import Bound, ModelChoice, choose, unmodelled
-from tsm2_tune.generator.problem import DTYPES, TF32_DTYPES, Dtype, Problem
+from tsm2_tune.generator.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import Occupancy, occupancy
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.dtypes import FMA_DTYPES
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines

@@ -18,9 +18,10 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families.family import WARP_THREADS, Family, rule_of, vector_elements
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import PartsOfK, Tunable

@@ -19,8 +19,9 @@ from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.config import SHARED, KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families.family import Family, rule_of, vector_elements
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule, covering_rule

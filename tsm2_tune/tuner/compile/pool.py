@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.generator.problem import dtype_named
+from tsm2_tune.generator.dtypes import dtype_named
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text, kill_running, remove_leftovers

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tsm2_tune.errors import EMULATION, DeviceError, ToolMissing, pip_install
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, gflops_by_dtype
-from tsm2_tune.generator.problem import DTYPES, Dtype
+from tsm2_tune.generator.dtypes import DTYPES, Dtype
 from tsm2_tune.generator.source import SUPPORT_THREADS
 from tsm2_tune.pretuned import without_gpu
 from tsm2_tune.tuner.compile.compiler import Toolchain

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tsm2_tune.generator.problem import dtype_named
+from tsm2_tune.generator.dtypes import dtype_named
 from tsm2_tune.generator.source import MOST_PLACED, REFERENCE_BLOCKS_PER_SM, SUPPORT_THREADS
 from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel
 

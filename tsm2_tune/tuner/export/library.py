@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
-from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
+from tsm2_tune.generator.dtypes import ELEMENT_TYPES
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.runtime.choice.winners import Winner

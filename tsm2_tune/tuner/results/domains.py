@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tsm2_tune.generator.problem import DTYPES, INT32_MAX
+from tsm2_tune.generator.dtypes import DTYPES
+from tsm2_tune.generator.problem import INT32_MAX
 from tsm2_tune.tuner.measure.vendor.libraries import FILES
 from tsm2_tune.tuner.results.trial import MOST_TEXT, Cache, Outcome
 

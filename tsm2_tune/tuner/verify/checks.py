@@ -22,7 +22,8 @@ import math
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tsm2_tune.generator.problem import MIN_PLUS, Problem
+from tsm2_tune.generator.dtypes import MIN_PLUS
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.verify.operands import Values
 

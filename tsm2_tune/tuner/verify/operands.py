@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tsm2_tune.generator.problem import PADDING_ROWS, Dtype, Problem
+from tsm2_tune.generator.dtypes import Dtype
+from tsm2_tune.generator.problem import PADDING_ROWS, Problem
 from tsm2_tune.tuner.device.interface import Buffer, Device
 from tsm2_tune.tuner.device.support_kernels import Factor, Placed, Support
 

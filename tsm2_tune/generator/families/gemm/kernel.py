@@ -22,6 +22,7 @@ import numpy as np
 from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import Ints, Occupancy, occupancies
+from tsm2_tune.generator.dtypes import MIN_PLUS
 from tsm2_tune.generator.families.family import WARP_THREADS, Family, vector_elements
 from tsm2_tune.generator.families.gemm.bacugen import (
     MOST_BLK,
@@ -46,7 +47,7 @@ from tsm2_tune.generator.families.gemm.stencil import (
     with_widest_grids,
 )
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import MIN_PLUS, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import Joined, Rows
 from tsm2_tune.generator.space.guidelines import Guidelines

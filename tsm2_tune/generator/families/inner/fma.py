@@ -13,6 +13,7 @@ from math import gcd
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.dtypes import FMA_DTYPES, TF32_DTYPES
 from tsm2_tune.generator.families.family import rule_of
 from tsm2_tune.generator.families.inner.kernel import (
     CHUNKS_FOR_ALL,
@@ -21,7 +22,7 @@ from tsm2_tune.generator.families.inner.kernel import (
     Streamed,
     proposed_splits,
 )
-from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import Periods, Resources
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families.family import Family, rule_of
 from tsm2_tune.generator.families.resident_b.kernel import ResidentBConfig, depth_within_k
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.rules import (
     VECTOR_HOLDS_AN_ELEMENT,

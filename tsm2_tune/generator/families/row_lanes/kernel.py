@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families.family import Family, rule_of
-from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.tunables import Tunable
 
 VECTOR_BYTES = (16, 8, 4)

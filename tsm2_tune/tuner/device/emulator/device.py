@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, gflops_by_dtype
-from tsm2_tune.generator.problem import DTYPES, Dtype
+from tsm2_tune.generator.dtypes import DTYPES, Dtype
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.entry_point import IN_ORDER, EntryPoint
 from tsm2_tune.tuner.device.emulator.faults import Stretch

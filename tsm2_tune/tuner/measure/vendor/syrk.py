@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tsm2_tune.generator.problem import Problem, dtype_named
+from tsm2_tune.generator.dtypes import dtype_named
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.interface import Device
 from tsm2_tune.tuner.measure.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE
 from tsm2_tune.tuner.measure.vendor.cublas import Cublas
