@@ -8,6 +8,7 @@ import pydoc
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,26 @@ def broken_links(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_links_resolve(path: Path) -> None:
     assert list(broken_links(path)) == []
+
+
+def defines(file: Path, name: str) -> bool:
+    """Return whether the file defines the function, macro or table, or the method with its class."""
+    text = file.read_text(encoding="utf-8")
+    before = r"\b(?:def|class) " if file.suffix == ".py" else r"(?:^#define |^[a-zA-Z][\w *()]*[ *])"
+    after = r"\b" if file.suffix == ".py" else r"\("
+    of_table = re.search(rf"^{re.escape(name)} = ", text, re.MULTILINE) is not None
+    return of_table or all(re.search(f"{before}{part}{after}", text, re.MULTILINE) for part in name.split("."))
+
+
+def test_functions_in_tables_of_the_architecture_are_in_their_files() -> None:
+    checked, missing = 0, list[str]()
+    for line in (DOCS / "architecture.md").read_text(encoding="utf-8").splitlines():
+        cells = line.split(" | ")
+        files = [DOCS / link for link in LINK.findall(cells[0])] if line.startswith("| [") else []
+        names = re.findall(r"`([^`]+)`", cells[1]) if files else []
+        missing += [name for name in names if not any(defines(file, name) for file in files)]
+        checked += len(names)
+    assert (missing, checked > 60) == ([], True)
 
 
 def written(path: Path) -> str:
@@ -157,6 +178,16 @@ def test_the_constants_of_a_prediction_are_explained() -> None:
     names = re.findall(r"^#define ([A-Z_]+) [0-9.]+ ", model, re.MULTILINE)
     assert len(names) > 20
     assert [name for name in names if name not in explanation] == []
+
+
+def test_no_constant_of_a_prediction_is_defined_twice() -> None:
+    sources = [path for end in ("py", "[ch]") for path in (ROOT / "tsm2_tune").rglob(f"*.{end}")]
+    names = re.findall(r"^#define ([A-Z_]+) [0-9.]+ ", (ROOT / "tsm2_tune/core/model.h").read_text(), re.MULTILINE)
+    defined = re.compile(rf"^ *(?:#define )?_?({'|'.join(names)})(?:: [^=]+)? (?:= )?([0-9.]+)", re.MULTILINE)
+    found = [pair for path in sources for pair in defined.findall(path.read_text(encoding="utf-8"))]
+    values = Counter((name, float(value)) for name, value in found)
+    assert len(values) >= len(names)
+    assert [pair for pair, count in values.items() if count > 1] == []
 
 
 FOLDERS = tuple(path.name for path in (ROOT / "tsm2_tune").iterdir() if path.is_dir())

@@ -98,7 +98,7 @@ class Memory:
 
 
 def test_the_driver_is_asked_again_if_pycudas_memory_is_new(module: ModuleType) -> None:
-    """That is so for integers and other holders, too, whose address may change."""
+    """The addresses of integers and of other holders may change, too."""
     (a, b, out), asked, owners = arrays("pycuda", 0x1000, 0x2000, 0x3000), list[int](), [0xC0]
     module.driver.owner = lambda address: logged(asked, address, owners[0])
     for owners[0] in (0xC0, 0xC1):  # the memory of the second context has the addresses of the first

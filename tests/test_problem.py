@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from tsm2_tune.api.parse import MOST_SHAPES_BYTES, op_in, problems_of
+from tsm2_tune.api.parse import op_in
+from tsm2_tune.api.products import MOST_SHAPES_BYTES, problems_of
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.shapes import Shape, parse_shapes
@@ -139,12 +140,13 @@ def test_shapes_files_stand_among_other_items(tmp_path: Path) -> None:
         ("\ufeff8x8x8\n9x9x9\n".encode("utf-16-be"), ""),
         (b"8x8x8\n\xef\xbb\xbf# joined\n9x9x9\n", ""),
         ("8x8x8 # of \u2028 7x7x7\n9x9x9\n".encode(), ""),
+        (b"8x8x8\n# more\n9x9x9, 20x8", r"shapes.txt', line 3: shape '20x8': expected MxNxK"),
         (b"8x8x8\n\0\0\0\0", "it contains NUL characters"),
         ("8x8x8\n".encode("utf-16-le"), "it contains NUL characters"),
         ("8x8x8\n".encode("utf-16")[:-1], "it is not text in UTF-8 or UTF-16"),
         (b"# " + b"x" * MOST_SHAPES_BYTES, f"more than {MOST_SHAPES_BYTES} bytes"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_shapes_file_is_read_or_refused(content: bytes, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "shapes.txt"

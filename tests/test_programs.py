@@ -22,7 +22,7 @@ from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.on_host import IN_C
 from tests.processes import python
 from tests.standin_calls import TESTS, gemm
-from tsm2_tune.api.parse import problems_of
+from tsm2_tune.api.products import problems_of
 from tsm2_tune.commands.run import FUNCTION
 from tsm2_tune.console import shapes_file
 from tsm2_tune.console.shapes_file import recorded

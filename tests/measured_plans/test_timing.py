@@ -103,7 +103,7 @@ def test_the_arrays_are_waited_for_and_their_device_is_asked(module: Any) -> Non
 
 
 def test_nothing_is_timed_while_a_stream_is_captured(module: ModuleType, torch: SimpleNamespace) -> None:
-    """That holds for the legacy stream, too. A choice that was made before is captured."""
+    """Nor is it for the legacy stream. A choice that was made before is captured."""
     module.driver.capturing.add(9)
     for stream in (0, 9):
         torch.stream = stream
@@ -129,9 +129,6 @@ def test_a_launch_that_fails_is_left_out(module: Any, torch: SimpleNamespace) ->
             raise RuntimeError("no binary")
         return plain(context, number, winner, bits, arch)
 
-    torch.mm = Mock(side_effect=NotImplementedError("out of memory"))
-    found = module.plan(*tensors(), measure=True).match
-    assert (found.is_timed, found.vendor_us) == (True, None)
     module.function_of = function_of
     assert module.plan(*arrays(), measure=True).match.winner is first
     module._starts = lambda start: False
@@ -140,6 +137,13 @@ def test_a_launch_that_fails_is_left_out(module: Any, torch: SimpleNamespace) ->
     module.function_of = Mock(side_effect=RuntimeError("no binary of any"))
     with pytest.raises(RuntimeError, match="no binary of any"):
         module.plan(*arrays(), measure=True)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError, NotImplementedError])
+def test_a_vendor_that_fails_is_left_out(module: ModuleType, torch: SimpleNamespace, error: type[Exception]) -> None:
+    torch.mm = Mock(side_effect=error("out of memory"))
+    found = module.plan(*tensors(), measure=True).match
+    assert (found.is_timed, found.vendor_us) == (True, None)
 
 
 def test_a_plan_that_cannot_be_made_is_refused(module: ModuleType, torch: SimpleNamespace) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from os import PathLike
 
-from tsm2_tune.api.parse import DEFAULT_DATABASE, ElementTypes, Products, Texts, file_name
+from tsm2_tune.api.parse import DEFAULT_DATABASE, ElementTypes, Texts, file_name
+from tsm2_tune.api.products import Products
 from tsm2_tune.api.selection import selected
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store

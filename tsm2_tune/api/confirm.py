@@ -10,12 +10,12 @@ from tsm2_tune.api.parse import (
     DEFAULT_DATABASE,
     DEFAULT_RUN_LIMIT_SECONDS,
     ElementTypes,
-    Products,
     Texts,
     check_callable,
     file_name,
 )
 from tsm2_tune.api.plan import spec_of
+from tsm2_tune.api.products import Products
 from tsm2_tune.api.selection import Selection, selected
 from tsm2_tune.api.tune import options_of
 from tsm2_tune.errors import DeviceError

@@ -16,7 +16,6 @@ from tsm2_tune.api.parse import (
     FORMATS,
     MOST_WITHIN,
     ElementTypes,
-    Products,
     Texts,
     check_callable,
     check_family,
@@ -24,6 +23,7 @@ from tsm2_tune.api.parse import (
     checked_share,
     file_name,
 )
+from tsm2_tune.api.products import Products
 from tsm2_tune.api.selection import Selection, selected
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.scalars import plain

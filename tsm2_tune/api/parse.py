@@ -1,12 +1,10 @@
-"""Parsers and checks for arguments of commands and API functions: problems, families, thresholds, outcomes."""
+"""Parsers and checks for arguments of commands and API functions: types, ops, families, thresholds, outcomes."""
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral
 from os import PathLike
@@ -16,7 +14,6 @@ from tsm2_tune.errors import InputError, nearest_name, shown
 from tsm2_tune.generator.dtypes import DTYPE_ALIASES, DTYPES, ELEMENT_TYPES, MATHS, dtype_named, unknown_dtype
 from tsm2_tune.generator.problem import OP_LETTERS, SAME, Problem
 from tsm2_tune.generator.scalars import plain_text, real, whole
-from tsm2_tune.generator.shapes import parse_shapes
 from tsm2_tune.generator.space.guidelines import NO_GUIDELINES, Guidelines, Thresholds, option_name, parse_thresholds
 from tsm2_tune.tuner.results.storage.addresses import DEFAULT_DATABASE as DEFAULT_DATABASE
 from tsm2_tune.tuner.results.trial import Cache, Outcome
@@ -27,8 +24,6 @@ if TYPE_CHECKING:  # a command line is parsed without NumPy
 LADDER_DATABASE = "ladder.db"  # separate, so that no export contains the kernels that `ladder` tunes for teaching
 LARGE = 8192  # m, n and k of a matrix product that is not skinny
 LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
-MOST_SHAPES_BYTES = 16_000_000  # of a shapes file; enough for MOST_PROBLEMS with comments
-STANDARD_INPUT = ("-", "/dev/stdin")
 DEFAULT_BUDGET_SECONDS = 120.0
 MOST_BUDGET_SECONDS = 1e9  # 30 years
 DEFAULT_COMPILE_LIMIT_SECONDS = 120.0
@@ -45,7 +40,6 @@ FORMAT_OF_ENDING = {
 OPPOSITE = str.maketrans("ntcj", "tnjc")
 GRAM = "gram"
 MOST_SEED = 2**31 - 1
-MOST_PROBLEMS = 100_000
 MOST_WITHIN = 10.0  # the largest --within, as a share of the best time
 MOST_HOURS = 1000.0  # the largest --hours
 MOST_GAIN = 1.0  # the largest --gain, as a share of the best time
@@ -54,11 +48,6 @@ STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED
 FAILURES = tuple(one for one in STORED_OUTCOMES if one not in (Outcome.OK, Outcome.BEHIND))
 REACH = 1.06  # a trial ends early if its first launches take longer than this multiple of the best time so far
 _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
-_LINE_END = re.compile(r"\r\n|\r|\n")
-_SPACED = re.compile(r" *([xX*]) *")
-_PROBLEM = re.compile(
-    r"(?:\d{1,10}\*)?\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE
-)
 OP_SYNTAX = (
     "Two letters, for A and B, as in BLAS: n means not transposed, t transposed, and for complex types c conjugate"
     " transposed, j conjugated. A third letter t means that C is row-major. An x for B means that B is the same"
@@ -69,7 +58,6 @@ OP_SYNTAX = (
 Texts = str | Iterable[str]  # a text with commas, or several texts
 ElementType: TypeAlias = "str | type[np.generic] | np.dtype[Any]"
 ElementTypes: TypeAlias = "ElementType | Iterable[ElementType]"
-Products = str | Problem | Iterable[str | Problem]
 
 
 def texts(what: str, value: Texts) -> str:
@@ -157,55 +145,6 @@ def check_family(name: str) -> None:
     check_named("family", name, list(FAMILIES))
 
 
-def problems_of(
-    products: Products, dtypes: ElementTypes, ops: Texts, layout: str, math: str = MATHS[0]
-) -> tuple[Problem, ...]:
-    """Return the problems that the arguments of `problems` name, each once.
-
-    A shape in `products` is combined with every element type and op. Raise InputError for an invalid argument.
-    """
-    check_named("layout", layout, LAYOUTS)
-    check_named("math", math, MATHS)
-    names = tuple(dict.fromkeys(dtype_with(math, name) for name in dtype_texts(dtypes).split(",")))
-    several = tuple(dict.fromkeys(canonical_op(op) for op in texts("op", ops).split(",")))
-    found = dict[Problem, None]()
-    for item in items(products):
-        problem = parsed_problem(item) if isinstance(item, str) else item
-        found.update(
-            dict.fromkeys(
-                Problem(one.m, one.n, one.k, name, op_in(layout, op_of(op, name)), one.batch)
-                for one in parse_shapes(str(item))
-                for name in names
-                for op in several
-            )
-            if problem is None
-            else {problem: None}
-        )
-        if len(found) > MOST_PROBLEMS:
-            raise InputError(f"{str(products)!r} makes more than {MOST_PROBLEMS} problems: name fewer at a time")
-    return tuple(found)
-
-
-def items(products: Products) -> Iterator[str | Problem]:
-    """Yield each Problem, and each comma-separated item of each text.
-
-    Raise InputError if `products` is empty, or contains anything but texts and Problems.
-    """
-    try:
-        every = [products] if isinstance(products, str | Problem) else list(products)
-    except TypeError:
-        raise InputError(f"products = {products!r}: expected texts, such as '20480x16x20480', or Problems") from None
-    if not every:
-        raise InputError("no product: name one, such as '20480x16x20480'")
-    for product in every:
-        if isinstance(product, Problem):
-            yield product
-        elif isinstance(product, str):
-            yield from items_of(product)
-        else:
-            raise InputError(f"product {product!r}: expected a text, such as '20480x16x20480', or a Problem")
-
-
 def check_named(what: str, name: str, known: Sequence[str]) -> None:
     """Raise InputError, which names `what`, if the name is not among the known names."""
     if not isinstance(name, str) or name not in known:
@@ -216,27 +155,6 @@ def hint_of(name: object, known: Sequence[str]) -> str:
     """Return the end of an error message that suggests a similar known name; "" if there is none."""
     near = nearest_name(name, known)
     return f"; did you mean {near}?" if near else ""
-
-
-def items_of(shapes: str) -> tuple[str, ...]:
-    """Return the comma-separated items of --shapes. An item @FILE is replaced by the items in FILE.
-
-    Raise InputError if there are no items, or if a file cannot be read.
-    """
-    items = (item.strip() for item in shapes.split(","))
-    whole = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)
-    found = tuple(_SPACED.sub(r"\1", item.strip()) for item in whole.split(",") if item.strip())
-    if not found:
-        raise InputError(f"no shape in {shapes!r}: expected MxNxK, such as 20480x16x20480")
-    return found
-
-
-def parsed_problem(item: str) -> Problem | None:
-    """Return the problem if the item has the form [BATCH*]MxNxK:DTYPE[:OP]; None otherwise."""
-    if not _PROBLEM.fullmatch(item):
-        return None
-    shape, dtype, *op = item.split(":")
-    return Problem.parse(":".join([shape.lower(), canonical_dtype(dtype), *map(canonical_op, op)]))
 
 
 def dtype_name(name: str) -> str:
@@ -390,40 +308,3 @@ def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Pr
                 " name another --family, --op, --dtype, --math or shape"
             )
     return tuple(problems)
-
-
-def _items_of_file(name: str) -> str:
-    """Return the items of a shapes file, joined by commas, without comments. Raise InputError if there are none."""
-    items = ",".join(line.partition("#")[0] for line in _LINE_END.split(_shapes_text(name)))
-    if not items.strip(", \t"):
-        raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
-    return items
-
-
-def _shapes_text(name: str) -> str:
-    """Return the text of a shapes file in UTF-8 or UTF-16, without byte order marks.
-
-    Raise InputError if the file cannot be read, is too large or is no text.
-    """
-    is_input = name in STANDARD_INPUT
-    try:
-        found = os.stat(0 if is_input else name)
-        if not (is_input or stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):  # opening may have effects
-            raise InputError(f"shapes file {name!r} is not a regular file: name a text file of MxNxK items")
-        content = b""
-        if found.st_size or not stat.S_ISREG(found.st_mode):  # files in /proc are empty, and may block
-            with open(0 if is_input else name, "rb", closefd=not is_input) as file:
-                content = file.read(MOST_SHAPES_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
-        raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
-    if len(content) > MOST_SHAPES_BYTES:
-        raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
-    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
-        text = content.decode("utf-16" if is_utf16 else "utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"shapes file {name!r} cannot be read: it is not text in UTF-8 or UTF-16") from None
-    if "\0" in text:
-        raise InputError(f"shapes file {name!r} cannot be read: it contains NUL characters; save it as UTF-8")
-    return text.replace("\ufeff", "")  # concatenated files have marks in the middle too

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from tsm2_tune.api.parse import (
-    ElementTypes,
-    Products,
-    Texts,
-    computable,
-    device_name,
-    family_names,
-    problems_of,
-    thresholds_of,
-)
+from tsm2_tune.api.parse import ElementTypes, Texts, computable, device_name, family_names, thresholds_of
+from tsm2_tune.api.products import Products, problems_of
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem

@@ -9,7 +9,8 @@ from os import PathLike
 from pathlib import Path
 
 from tsm2_tune.api.export import Exported
-from tsm2_tune.api.parse import DEFAULT_DATABASE, ElementTypes, Products, Texts, file_name
+from tsm2_tune.api.parse import DEFAULT_DATABASE, ElementTypes, Texts, file_name
+from tsm2_tune.api.products import Products
 from tsm2_tune.api.selection import Selection, selected
 from tsm2_tune.errors import InputError, ToolMissing, pip_install
 from tsm2_tune.generator.problem import Problem

@@ -10,7 +10,6 @@ from tsm2_tune.api.parse import (
     GRAM,
     LAYOUTS,
     ElementTypes,
-    Products,
     Texts,
     cache_named,
     canonical_op,
@@ -19,14 +18,13 @@ from tsm2_tune.api.parse import (
     dtype_name,
     dtype_texts,
     gram_ops,
-    items,
     op_in,
-    parsed_problem,
     texts,
 )
+from tsm2_tune.api.products import Products, parsed
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import OP_LETTERS, SAME, Problem
-from tsm2_tune.generator.shapes import Shape, parse_shapes
+from tsm2_tune.generator.shapes import Shape
 from tsm2_tune.tuner.device.target import HOST, is_ordinal, limits_of
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -118,12 +116,11 @@ def selected(
 ) -> Selection:
     """Return the selection that these arguments of `best` describe. Raise InputError for an invalid argument."""
     problems, of_shapes = set[Problem](), set[Shape]()
-    for item in items(products) if products is not None else ():
-        problem = parsed_problem(item) if isinstance(item, str) else item
-        if problem is None:
-            of_shapes.update(parse_shapes(str(item)))
+    for item in parsed(products) if products is not None else ():
+        if isinstance(item, Problem):
+            problems.add(item)
         else:
-            problems.add(problem)
+            of_shapes.update(item)
     if layout is not None:
         check_named("layout", layout, LAYOUTS)
     names = [canonical_op(one) for one in texts("op", op).split(",")] if op is not None else []

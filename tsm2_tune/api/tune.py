@@ -19,7 +19,6 @@ from tsm2_tune.api.parse import (
     REACH,
     STRATEGIES,
     ElementTypes,
-    Products,
     Texts,
     cache_named,
     check_callable,
@@ -34,6 +33,7 @@ from tsm2_tune.api.parse import (
     thresholds_of,
 )
 from tsm2_tune.api.plan import problems
+from tsm2_tune.api.products import Products
 from tsm2_tune.generator.scalars import plain_text, truth, whole
 from tsm2_tune.generator.space.guidelines import Thresholds
 from tsm2_tune.tuner.device.target import Target

@@ -24,10 +24,10 @@ from tsm2_tune.api.parse import (
     family_names,
     hint_of,
     outcomes_of,
-    problems_of,
     share_of,
     thresholds_of,
 )
+from tsm2_tune.api.products import problems_of
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import is_shape, option, stray
 from tsm2_tune.errors import InputError

@@ -6,7 +6,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from tsm2_tune.api.parse import MOST_PROBLEMS, MOST_SHAPES_BYTES
+from tsm2_tune.api.products import MOST_PROBLEMS, MOST_SHAPES_BYTES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.journal import REASONS, Seen, Written, count_of, total_us

@@ -1,0 +1,152 @@
+"""Parser of products: problems and shapes, in texts and in files of them."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+
+from tsm2_tune.api.parse import (
+    LAYOUTS,
+    ElementTypes,
+    Texts,
+    canonical_dtype,
+    canonical_op,
+    check_named,
+    dtype_texts,
+    dtype_with,
+    op_in,
+    op_of,
+    texts,
+)
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.dtypes import MATHS
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.shapes import Shape, parse_shapes
+
+MOST_PROBLEMS = 100_000
+MOST_SHAPES_BYTES = 16_000_000  # of a shapes file; enough for MOST_PROBLEMS with comments
+STANDARD_INPUT = ("-", "/dev/stdin")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_SPACED = re.compile(r" *([xX*]) *")
+_PROBLEM = re.compile(
+    r"(?:\d{1,10}\*)?\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE
+)
+
+Products = str | Problem | Iterable[str | Problem]
+Parsed = Problem | tuple[Shape, ...]
+
+
+def problems_of(
+    products: Products, dtypes: ElementTypes, ops: Texts, layout: str, math: str = MATHS[0]
+) -> tuple[Problem, ...]:
+    """Return the problems that the arguments of `problems` name, each once.
+
+    A shape in `products` is combined with every element type and op. Raise InputError for an invalid argument.
+    """
+    check_named("layout", layout, LAYOUTS)
+    check_named("math", math, MATHS)
+    names = tuple(dict.fromkeys(dtype_with(math, name) for name in dtype_texts(dtypes).split(",")))
+    several = tuple(dict.fromkeys(canonical_op(op) for op in texts("op", ops).split(",")))
+    found = dict[Problem, None]()
+    for item in parsed(products):
+        found.update(
+            {item: None}
+            if isinstance(item, Problem)
+            else dict.fromkeys(
+                Problem(one.m, one.n, one.k, name, op_in(layout, op_of(op, name)), one.batch)
+                for one in item
+                for name in names
+                for op in several
+            )
+        )
+        if len(found) > MOST_PROBLEMS:
+            raise InputError(f"{str(products)!r} makes more than {MOST_PROBLEMS} problems: name fewer at a time")
+    return tuple(found)
+
+
+def parsed(products: Products) -> Iterator[Parsed]:
+    """Yield each Problem, and the problem or the shapes of each comma-separated item of each text.
+
+    An item @FILE stands for the items in FILE. Raise InputError if `products` is empty, if it contains anything but
+    texts and Problems, if an item is invalid, or if a file cannot be read.
+    """
+    try:
+        every = [products] if isinstance(products, str | Problem) else list(products)
+    except TypeError:
+        raise InputError(f"products = {products!r}: expected texts, such as '20480x16x20480', or Problems") from None
+    if not every:
+        raise InputError("no product: name one, such as '20480x16x20480'")
+    for product in every:
+        if isinstance(product, Problem):
+            yield product
+        elif isinstance(product, str):
+            yield from _parsed_text(product)
+        else:
+            raise InputError(f"product {product!r}: expected a text, such as '20480x16x20480', or a Problem")
+
+
+def _parsed_text(text: str) -> Iterator[Parsed]:
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise InputError(f"no shape in {text!r}: expected MxNxK, such as 20480x16x20480")
+    for item in items:
+        if item.startswith("@"):
+            yield from _parsed_file(item[1:])
+        else:
+            yield _parsed_item(item)
+
+
+def _parsed_file(name: str) -> Iterator[Parsed]:
+    """Yield what the items of a shapes file stand for. Raise InputError with the line of an invalid item."""
+    is_empty = True
+    for number, line in enumerate(_LINE_END.split(_shapes_text(name)), 1):
+        for item in filter(str.strip, line.partition("#")[0].split(",")):
+            try:
+                found = _parsed_item(item.strip())
+            except InputError as error:
+                raise InputError(f"shapes file {name!r}, line {number}: {error}") from None
+            yield found
+            is_empty = False
+    if is_empty:
+        raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
+
+
+def _parsed_item(item: str) -> Parsed:
+    """Return the problem if the item has the form [BATCH*]MxNxK:DTYPE[:OP], else its shapes."""
+    item = _SPACED.sub(r"\1", item)
+    if not _PROBLEM.fullmatch(item):
+        return parse_shapes(item)
+    shape, dtype, *op = item.split(":")
+    return Problem.parse(":".join([shape.lower(), canonical_dtype(dtype), *map(canonical_op, op)]))
+
+
+def _shapes_text(name: str) -> str:
+    """Return the text of a shapes file in UTF-8 or UTF-16, without byte order marks.
+
+    Raise InputError if the file cannot be read, is too large or is no text.
+    """
+    is_input = name in STANDARD_INPUT
+    try:
+        found = os.stat(0 if is_input else name)
+        if not (is_input or stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):  # opening may have effects
+            raise InputError(f"shapes file {name!r} is not a regular file: name a text file of MxNxK items")
+        content = b""
+        if found.st_size or not stat.S_ISREG(found.st_mode):  # files in /proc are empty, and may block
+            with open(0 if is_input else name, "rb", closefd=not is_input) as file:
+                content = file.read(MOST_SHAPES_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
+        raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
+    if len(content) > MOST_SHAPES_BYTES:
+        raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = content.decode("utf-16" if is_utf16 else "utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"shapes file {name!r} cannot be read: it is not text in UTF-8 or UTF-16") from None
+    if "\0" in text:
+        raise InputError(f"shapes file {name!r} cannot be read: it contains NUL characters; save it as UTF-8")
+    return text.replace("\ufeff", "")  # concatenated files have marks in the middle too
