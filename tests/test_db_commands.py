@@ -19,6 +19,7 @@ from tests.fabricated import PROBLEM, downgrade, plain_sql, trial
 from tests.tampering import good_database, with_waste
 from tsm2_tune.tuner.results.maintenance import migration
 from tsm2_tune.tuner.results.storage import schema_versions, sqlite
+from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
 
@@ -222,11 +223,25 @@ def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.M
 
         around_copies(monkeypatch, slowly)
         found = migration.migrate(path, keep=True)
-        assert (found.before, others[0].result().before) == (24, 24)
+        assert (found.before, others[0].result().before) == (24, schema_versions.version())
     kept = path.with_name("results.db.schema-24")
     assert found.kept == kept
     assert dump(kept) == before
     assert set(path.parent.iterdir()) == {path, kept}
+
+
+def test_no_copy_is_kept_of_what_another_program_has_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good_database(path)
+    downgrade(path)
+
+    def late(copy: Callable[[], None]) -> None:
+        with Database.open(path, create=False):
+            copy()
+
+    around_copies(monkeypatch, late)
+    found = run("db", "migrate", "--keep", "--db", str(path))
+    assert (found.exit_code, "no copy of the old database was kept" in found.stderr) == (2, True)
+    assert set(path.parent.iterdir()) == {path}
 
 
 @pytest.mark.slow

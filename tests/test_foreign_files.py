@@ -175,6 +175,7 @@ REWRITTEN = (  # parts of statements that create something
     ("paragraph", "text TEXT", "text TEXT DEFAULT (load_extension('x'))"),
     ("best", "WHERE place = 1", "WHERE place = 2"),
     ("best", "SELECT placed", f"SELECT ({ENDLESS}), placed"),
+    ("best", "100 * least_us", "100 * 0"),
 )  # fmt: skip
 
 
@@ -192,8 +193,12 @@ def test_a_rewritten_schema_is_refused(one_trial_database: Path, name: str, befo
     ("edits", "said"),
     [
         (["CREATE VIEW v AS SELECT 1"], "has 'v'"),
+        (["CREATE TRIGGER t AFTER INSERT ON trial BEGIN DELETE FROM sample; END"], "has 't'"),
         (["ALTER TABLE trial ADD COLUMN more TEXT"], "has an altered 'trial'"),
-        (["DROP TABLE sample"], "lacks 'sample'"),
+        (["ALTER TABLE problem ADD COLUMN more TEXT"], "has an altered 'problem'"),
+        (["ALTER TABLE claim ADD COLUMN more TEXT"], "has an altered 'claim'"),
+        (["DROP TABLE claim", "CREATE VIEW claim AS SELECT 1"], "has an altered 'claim'"),
+        (["DROP TABLE claim", "CREATE TABLE claim (owner TEXT CHECK (abs(owner) > 0))"], "has an altered 'claim'"),
     ],
 )
 def test_an_altered_older_schema_is_not_migrated(one_trial_database: Path, edits: list[str], said: str) -> None:

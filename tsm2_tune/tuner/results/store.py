@@ -235,7 +235,7 @@ class Store:
         with self.database.transaction(writes=True) as connection:
             found = forget.named(connection, trials, outcomes, device, str(self.path))
             forget.remove(connection, list(found))
-            tell(Counter(found.values()))
+            tell(Counter(map(str, found.values())))
 
     @repeated
     def best(

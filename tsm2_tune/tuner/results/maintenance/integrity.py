@@ -15,7 +15,7 @@ from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
 from tsm2_tune.tuner.results import forget, logical_clock, records
 from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
-from tsm2_tune.tuner.results.merge.union import Part, Round
+from tsm2_tune.tuner.results.merge.union import Part, Round, Tried
 from tsm2_tune.tuner.results.storage import schema, schema_versions, sqlite, sqlite_schema
 from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_text, place_of, tune_first
 from tsm2_tune.tuner.results.storage.database import Database
@@ -56,10 +56,11 @@ CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
 
 
 def check(name: str) -> tuple[Finding, ...]:
-    """Check a database or a file of trials, of which a copy is read. The last finding counts its rows.
+    """Check a database or a file of trials, and return the findings. The last one counts trials and measurements.
 
-    On a server only the rows are checked, since the server checks its own files. Raise StoreError or InputError if
-    there is nothing that this program can read.
+    The database is not changed: a file is copied and the copy is checked. On a server only the rows are checked,
+    since the server checks its own files. Raise StoreError if there is no database, or if this program cannot read
+    its version. Raise InputError if the text cannot be read.
     """
     if is_text(name):
         with files.opened_text(name) as database:
@@ -87,10 +88,7 @@ def _findings(database: Database) -> list[Finding]:
     if any(one.state is State.PROBLEM for one in found):
         return found
     if version < schema_versions.version():
-        try:
-            database.migrate()
-        except StoreError as error:
-            return [*found, _refusal("layout", path, error)]
+        database.migrate()
     return [*found, *_shortened(_found(database))]
 
 
@@ -126,7 +124,11 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
 
 
 def _found(database: Database) -> list[Finding]:
-    """Return the findings about the rows."""
+    """Return the findings about the rows.
+
+    If no finding is a problem, read the fastest kernel of each problem too. If this raises an error, return the error
+    as a finding.
+    """
     found = list(_in_rows(database))
     if not any(one.state is State.PROBLEM for one in found):
         try:
@@ -158,8 +160,7 @@ def _in_rows(database: Database) -> Iterator[Finding]:
         yield from map(_refused, faulty)
         faulty.clear()
         yield from _in_part(device, asked, part)
-        current = (one.values for one in part.trials.values() if not one.values["superseded"])
-        otherwise[device] += sum(records.current_kernel(asked, values) is None for values in current)
+        otherwise[device] += sum(_is_outdated(asked, tried) for tried in part.trials.values())
         trials, times = trials + len(part.trials), times + part.times
     yield from _of_the_future(database)
     for device, count in sorted((+otherwise).items()):
@@ -218,6 +219,13 @@ def _final_key(one: Round) -> object:
     return one.run, frozenset(timed)
 
 
+def _is_outdated(asked: Problem, tried: Tried) -> bool:
+    """Return whether the trial can still win, although this program generates its kernel differently or no longer
+    generates it.
+    """
+    return not tried.values["superseded"] and records.current_kernel(asked, tried.values) is None
+
+
 def _of_the_future(database: Database) -> Iterator[Finding]:
     """Yield a finding for runs and trials with a date in the future, which were stored while a clock was ahead."""
     latest = logical_clock.after(None) + SOON_US
@@ -247,7 +255,10 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
 
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield at most MOST_OF_A_KIND findings of each kind, then the number of omitted findings of each kind."""
+    """Yield at most MOST_OF_A_KIND findings of each kind, then the number of omitted findings of each kind.
+
+    The last finding (the size of the database) is always yielded, as the last.
+    """
     counts, last = Counter[str](), list[Finding]()
     for one in found:
         counts[one.name] += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,12 +43,17 @@ def migrate(place: Path | Address, *, keep: bool) -> Migrated:
     """
     if keep and isinstance(place, Address):
         raise InputError("--keep copies a file: leave it out, and copy a server's database with pg_dump")
+    with _one_at_a_time(place) if keep and isinstance(place, Path) else nullcontext():
+        return _migrated(place, keep=keep)
+
+
+def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
     before, now = _schema_of(place), schema_versions.version()
     if before == 0:
         raise StoreError(f"{place} holds no results yet: {tune_first(str(place))}")
     if before == now:
         return Migrated(before, now, (), None)
-    kept = _backup(place) if keep and isinstance(place, Path) else None
+    kept = _backup(place, before) if keep and isinstance(place, Path) else None
     with Database.open(place, create=True):  # `create` requires a writable database
         pass
     sentences = (
@@ -56,6 +63,25 @@ def migrate(place: Path | Address, *, keep: bool) -> Migrated:
     return Migrated(before, now, steps, kept)
 
 
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Hold a lock on the file in the `with` block, so that two migrations do not write the same copy at the same
+    time.
+
+    If the file cannot be opened, no lock is held, and the migration reports the error.
+    """
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        yield
+        return
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
 def _schema_of(place: Path | Address) -> int:
     if isinstance(place, Address):
         return schema_at(place)
@@ -63,12 +89,18 @@ def _schema_of(place: Path | Address) -> int:
         return schema_versions.found_version(connection, str(place))
 
 
-def _backup(path: Path) -> Path:
-    """Copy the database, and return the path of the copy, which names its schema. It is complete."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
+def _backup(path: Path, before: int) -> Path:
+    """Copy the database, and return the path of the copy. An incomplete copy never has this path.
+
+    Raise StoreError if another file has this path.
+    """
+    into = path.with_name(f"{path.name}.schema-{before}")
+    part = into.with_name(f"{into.name}.part")
+    part.unlink(missing_ok=True)
     try:
         sqlite.copy(path, part)
-        into = path.with_name(f"{path.name}.schema-{_schema_of(part)}")
+        if _schema_of(part) != before:
+            raise StoreError(f"another program has just migrated {path}: no copy of the old database was kept")
         os.link(part, into)
     except FileExistsError:
         if into.read_bytes()[HEADER_BYTES:] != part.read_bytes()[HEADER_BYTES:]:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Column, Connection, Dialect, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Dialect,
+    Float,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    select,
+    update,
+)
+from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
 from tsm2_tune.errors import StoreError
@@ -17,7 +29,32 @@ Migration = Callable[[Connection], None]
 
 OLDEST = 24  # the first schema that MIGRATIONS start from
 
-DROPPED = "claim"  # a table of older schemas
+# Tables of older schemas that a migration drops.
+_former = MetaData()
+_claim = Table(
+    "claim",
+    _former,
+    *(Column(name, schema.Text, primary_key=True) for name in ("device_name", "problem", "config", "basis")),
+    Column("owner", schema.Text, nullable=False),
+    Column("beat_at", Float, nullable=False),
+    Column("attempts", schema.Integer, nullable=False, server_default="0"),
+    sqlite_with_rowid=False,
+)
+DROPPED = tuple(_former.tables.values())
+
+# Tables of older schemas with another key.
+_with_other_keys = MetaData()
+_problem = Table(
+    "problem",
+    _with_other_keys,
+    *(
+        Column(one.name, one.type, primary_key=one.primary_key, nullable=one.nullable)
+        for one in schema.problem.columns
+        if one.name != "batch"
+    ),
+    UniqueConstraint("op", "dtype", "m", "n", "k"),
+)
+WITH_OTHER_KEYS = tuple(_with_other_keys.tables.values())
 
 
 def _add_column(connection: Connection, column: Column[Any]) -> None:
@@ -47,7 +84,7 @@ def _to_26(connection: Connection) -> None:
 
 def _to_27(connection: Connection) -> None:
     """Runs lease whole problems. Claims of configurations are dropped."""
-    connection.exec_driver_sql(f"DROP TABLE IF EXISTS {DROPPED}")
+    connection.execute(DropTable(_claim, if_exists=True))
     connection.execute(CreateTable(schema.lease))
 
 
@@ -59,7 +96,7 @@ def _to_28(connection: Connection) -> None:
         connection.exec_driver_sql("CREATE TEMPORARY TABLE former_problem AS SELECT * FROM problem")
         connection.execute(DropTable(schema.problem))
         connection.execute(CreateTable(schema.problem))
-        names = ", ".join(one.name for one in schema.problem.c if one.name != "batch")
+        names = ", ".join(_problem.c.keys())
         connection.exec_driver_sql(f"INSERT INTO problem ({names}) SELECT {names} FROM former_problem")
         connection.exec_driver_sql("DROP TABLE former_problem")
     else:
@@ -72,6 +109,8 @@ def _to_29(connection: Connection) -> None:
     """A kernel that took part in no final must be faster by 5 % than those that did."""
 
 
+# Columns of older schemas that a migration renames, as SQLite describes them: see sqlite_schema.Layout.
+RENAMED = {"source": frozenset({("text", "TEXT", 1, 0, 0)})}
 # From OLDEST to the next schema, and so on.
 MIGRATIONS: tuple[Migration, ...] = (_to_25, _to_26, _to_27, _to_28, _to_29)
 
@@ -117,15 +156,26 @@ def upgrade(connection: Connection, found: int) -> None:
     connection.exec_driver_sql(f"PRAGMA user_version = {version()}")
 
 
-def statements(dialect: Dialect) -> Iterator[str]:
-    """Yield the SQL statements that create all tables, each followed by its indices."""
+def statements(dialect: Dialect) -> tuple[str, ...]:
+    """Return the SQL statements that create all tables, each followed by its indices."""
+    return _statements(f"{dialect.name}.{dialect.driver}")
+
+
+@cache
+def _statements(name: str) -> tuple[str, ...]:
+    spoken = registry.load(name)()
+    made = list[str]()
     for table in schema.metadata.sorted_tables:
-        yield str(CreateTable(table).compile(dialect=dialect)).strip()
-        yield from sorted(str(CreateIndex(index).compile(dialect=dialect)) for index in table.indexes)
+        made.append(str(CreateTable(table).compile(dialect=spoken)).strip())
+        made += sorted(str(CreateIndex(index).compile(dialect=spoken)) for index in table.indexes)
+    return tuple(made)
 
 
 def make(connection: Connection, found: int) -> None:
-    """Create the tables, indices and the view if `found` is 0, else migrate the tables from schema `found`."""
+    """If `found` is 0, create the tables, the indices and the view.
+
+    Otherwise migrate the tables from schema `found` to the current schema, and recreate the indices and the view.
+    """
     if found == 0:
         for statement in statements(connection.dialect):
             connection.exec_driver_sql(statement)

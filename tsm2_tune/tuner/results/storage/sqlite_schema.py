@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, Table, create_engine
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -32,24 +33,26 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
     """Raise StoreError if the file has tables, indices or views that this program does not create, or if some are
     missing or altered.
 
-    `version` is the file's schema version. Of a file with an older schema only the names are checked: the whole file
-    is checked after its migration, in the same transaction.
+    `version` is the file's schema version. A file with an older schema may lack tables and columns: the migration
+    adds them, and recreates the view and the indices. It may have tables that the migration drops.
     """
+    is_current = version == schema_versions.version()
+    expected = made_here() if is_current else made_here() | dropped()
     texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
-    made, indices = made_here(), indices_made_here()
-    others = [name for name in texts if name not in (*made, *indices, VIEW)]
-    lacking, altered = [], []
-    if version == schema_versions.version():
-        lacking = [name for name in (*made, *indices, VIEW) if name not in texts]
-        altered = [
-            name
-            for name, own in made.items()
-            if texts.get(name, own.statement) != own.statement and not _is_ours(layout(connection, name), own)
-        ]
-        statements = {**indices, VIEW: BEST_VIEW}
-        altered += [name for name, own in statements.items() if not _is_same_statement(texts.get(name, own), own)]
-    elif schema_versions.DROPPED in others:
-        others.remove(schema_versions.DROPPED)
+    indices = indices_made_here()
+    others = [name for name in texts if name not in (*expected, *indices, VIEW)]
+    lacking = [name for name in (*expected, *indices, VIEW) if is_current and name not in texts]
+    altered = [
+        name
+        for name, made in expected.items()
+        if texts.get(name, made.statement) != made.statement
+        and not _is_ours(layout(connection, name), made, schema_versions.RENAMED.get(name), is_current=is_current)
+        and (is_current or name not in with_other_keys() or layout(connection, name) != with_other_keys()[name])
+    ]
+    if is_current:
+        altered += [name for name in indices if name in texts and not _is_same_statement(texts[name], indices[name])]
+    if is_current and VIEW in texts and not _is_same_statement(texts[VIEW], BEST_VIEW):
+        altered.append(VIEW)
     for names, what in ((others, "has"), (lacking, "lacks"), (altered, "has an altered")):
         if names:
             raise StoreError(
@@ -67,7 +70,11 @@ _DANGLING = (
 
 
 def refuse_dangling(connection: Connection, path: str) -> None:
-    """Raise StoreError for a reference to a missing row that joins would omit silently."""
+    """Raise StoreError if a measurement refers to a trial, run or problem that does not exist, or a trial to such a
+    problem.
+
+    Joins would omit the row silently. Other dangling references raise an error when they are read.
+    """
     for query in _DANGLING:
         found = connection.exec_driver_sql(query).first()
         if found is not None:
@@ -85,7 +92,23 @@ _OBJECTS = "SELECT name, sql FROM sqlite_master WHERE type <> 'index' OR sql IS 
 @cache
 def made_here() -> dict[str, Layout]:
     """Return the layout of each table that this program creates, by name."""
-    engine, tables = create_engine("sqlite://"), schema.metadata.tables.values()
+    return _layouts(schema.metadata.tables.values())
+
+
+@cache
+def dropped() -> dict[str, Layout]:
+    """Return the layout of each table of older schemas that a migration drops, by name."""
+    return _layouts(schema_versions.DROPPED)
+
+
+@cache
+def with_other_keys() -> dict[str, Layout]:
+    """Return the layout of each table of older schemas whose key a migration changes, by name."""
+    return _layouts(schema_versions.WITH_OTHER_KEYS)
+
+
+def _layouts(tables: Collection[Table]) -> dict[str, Layout]:
+    engine = create_engine("sqlite://")
     with engine.connect() as connection:
         for table in tables:
             connection.exec_driver_sql(str(CreateTable(table).compile(dialect=connection.dialect)).strip())
@@ -124,10 +147,15 @@ def layout(connection: Connection, table: str) -> Layout:
     return Layout(frozenset(columns), frozenset(unique | foreign), text, _words(text))
 
 
-def _is_ours(found: Layout, expected: Layout) -> bool:
-    """Return whether the table `found` in the file has the columns and constraints of this program's table."""
+def _is_ours(found: Layout, expected: Layout, renamed: frozenset[Facts] | None, *, is_current: bool) -> bool:
+    """Return whether the table `found` in the file has the columns and constraints of this program's table.
+
+    If `is_current` is false, the file has an older schema. The table may lack columns, and may have columns that a
+    migration renames.
+    """
+    known = expected.columns | (renamed or frozenset())
     return (
-        found.columns == expected.columns
+        (found.columns == expected.columns if is_current else found.columns <= known)
         and found.constraints == expected.constraints
         and found.words <= expected.words | {"DEFAULT"}  # a migration adds columns with a DEFAULT
     )
