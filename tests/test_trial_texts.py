@@ -294,26 +294,45 @@ def twice_in_a_final(found: str) -> str:
     return changed("trial", "times", [*times, times[-1]])(found)
 
 
+def elsewhere(found: str) -> str:
+    """The text where the first trial's final is of a run on another device."""
+    every = found.splitlines()
+    tools, run = (every[at].replace(RUN.identity.name, "NVIDIA H100") for at in (1, 2))
+    of_tools, of_run = (json.loads(line)[1] for line in (tools, run))
+    tools, run = tools.replace(of_tools, "0" * 8), run.replace(of_run, "1" * 8).replace(of_tools, "0" * 8)
+    final = lines(found, "trial")[0]["times"][1][0]
+    finals = [line.replace(of_run, "1" * 8) if line.startswith(f'["final","{final}') else line for line in every]
+    head, *rest = of_time(1, "1" * 8, at=1)("\n".join(finals)).split("\n", 1)
+    return "\n".join([head, tools, run, *rest])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (changed("trial", "registers", None), "registers is missing"),
         (changed("trial", "verdict_worst_ratio", 1.5), "error of 1.5 times its bound"),
         (changed("trial", "verdict_worst_ratio", None), "verdict_worst_ratio is missing"),
         (of_time(0, "0" * 16), "its first time does not belong to it"),
         (of_time(0, None, at=1), "another time does not belong to a final on its device"),
+        (elsewhere, "another time does not belong to a final on its device"),
         (of_time(4, 1e6), "is not between"),
+        (of_time(5, 1.0), "is not between"),
         (changed("vendor", "final", "0" * 16), "0000000000000000"),
         (changed("final", "stamp", 2**62 - 1), "is too far in the future"),
         (changed("trial", "stamp", 2**62 - 1), "is too far in the future"),
         (lambda found: re.sub(',"count":[0-9]+', "", found), "does not contain its number of lines"),
         (lambda found: found[: found.rindex("[")], "1 lines are missing"),
+        (lambda found: found.splitlines()[0], "lines are missing"),
         (changed("vendor", "verdict_worst_ratio", None), "a right result with an error of inf"),
         (lambda found: found.replace("100.33333333333333", "1e999"), "median_us = inf is not a value of this column"),
+        (lambda found: found.replace("100.33333333333333", "9" * 5000), "line 8, is not"),
         *((lambda found, at=at: found + found.splitlines()[at], "appears twice") for at in (1, 2, 3, 4, 7, -1)),
         (twice_in_a_final, "appears twice"),
         (lambda found: found + '["trial", 1]', "trial has 1 members, and not 17"),
         (lambda found: found + '["trail"]', "is not a line of this format"),
+        (lambda found: found + '[["trial"]]', "is not a line of this format"),
         (lambda found: found + found.splitlines()[0], "is not a line of this format"),
+        (lambda found: found + "7", "7 is not a line of this format"),
         (lambda found: found + "[" * 100_000, "is not as this tsm2-tune writes it"),
         (lambda found: found + '{"x"', "it is not JSON"),
         (lambda found: found.replace('trials":4', 'trials":1'), "its version is 1, and none of 2, 3, 4"),
