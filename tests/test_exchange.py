@@ -90,14 +90,25 @@ EDITS: dict[str, Callable[[Any, Any, Any, Any], object]] = {  # of a document, i
     "a time": lambda d, r, t, f: d["results"][0]["times"]["runtimes"].append(1.0),
     "an outcome": lambda d, r, t, f: d["results"][0].update(invalidity="compile"),
     "a result less": lambda d, r, t, f: d["results"].pop(),
+    "a result twice": lambda d, r, t, f: d["results"].append(d["results"][0]),
     "another member": lambda d, r, t, f: d.update(more=1),
+    "another member of a trial": lambda d, r, t, f: t.update(more=1),
+    "no results": lambda d, r, t, f: d.pop("results"),
+    "a record that is a list": lambda d, r, t, f: d.update({NAME: []}),
+    "a record that is null": lambda d, r, t, f: d.update({NAME: None}),
     "no runs": lambda d, r, t, f: r.update(runs=[]),
+    "a run more": lambda d, r, t, f: r["runs"].append(r["runs"][0]),
     "another device": lambda d, r, t, f: r["runs"][0].update(device_name="another"),
     "no trials": lambda d, r, t, f: (r.update(trials=[], rounds=[]), d.update(results=[])),
+    "a trial twice": lambda d, r, t, f: r["trials"].append(t),
     "a round twice": lambda d, r, t, f: r["rounds"].append(f),
+    "a round of nothing": lambda d, r, t, f: f.update(timed=[], vendor=[]),
+    "a round below 1": lambda d, r, t, f: f.update(stamp=0),
     "a trial counted from the end": lambda d, r, t, f: f["timed"][0].update(trial=-1),
     "a family of no configuration": lambda d, r, t, f: t.update(family="tsm9"),
     "tunables of others": lambda d, r, t, f: t.update(tunables='{"block_size_x":32}'),
+    "another state": lambda d, r, t, f: r.update(cache="dirty"),
+    "a superseded trial": lambda d, r, t, f: t.update(superseded=1),
     "interrupted": lambda d, r, t, f: t.update(outcome="interrupted"),
     "right without a time": lambda d, r, t, f: t.update(first=None),
     "right without a verdict": lambda d, r, t, f: t.update(verdict_correct=0),
@@ -112,11 +123,14 @@ EDITS: dict[str, Callable[[Any, Any, Any, Any], object]] = {  # of a document, i
 }
 TEXTS: dict[str, Callable[[str], str]] = {
     "cut off": lambda text: text[: len(text) // 2],
+    "cut off at the end": lambda text: text.rstrip()[:-1],
+    "a brace": lambda text: "{",
     "NaN": lambda text: text.replace('"compilation":2000.0', '"compilation":NaN'),
     "an infinite number": lambda text: text.replace('"compile_seconds":2.0', '"compile_seconds":1e999'),
     "a number of thousands of digits": lambda text: text.replace('"seed":1', f'"seed":{"9" * 5000}'),
     "a member twice": lambda text: text.replace('"rounds":', '"rounds":[],"rounds":'),
     "deep": lambda text: '{"tsm2_tune":' * 100_000,
+    "deep and closed": lambda text: '{"tsm2_tune":' + "[" * 100_000 + "]" * 100_000 + "}",
     "two objects": lambda text: text + text,
     "a device with an escape": lambda text: text.replace(GPU, r"\u001b[2J"),
 }
@@ -189,6 +203,9 @@ def test_contradictory_trials_are_refused(tuned: Path) -> None:
     assert len(document(tuned, T4)["results"]) == 8
     plain_sql(tuned, f"UPDATE trial SET verdict_correct = 0 WHERE config = '{FASTEST.text}'")
     with pytest.raises(StoreError, match="trial 1 is ok, but has no right result or time"):
+        document(tuned, T4)
+    plain_sql(tuned, "UPDATE trial SET outcome = 'interrupted'")
+    with pytest.raises(InputError, match="nothing to export"):
         document(tuned, T4)
 
 
