@@ -199,6 +199,29 @@ def test_tensors_that_describe_themselves_in_another_way_go_through_python(
     assert (compiled.launchers, len(compiled.driver.launches)) == ({}, 2)
 
 
+def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, torch: Any) -> None:
+    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
+    a, b, out = triple()
+
+    sound = (56, 64, 72, 128, 176, 32)
+
+    def add(slot=240, places=sound, parameters=b"\x00", scalar="f", launch=1, kernel=1, workspace=208) -> bool:  # type: ignore[no-untyped-def]
+        rest: Any = ((0, 0, 0, 0), (scalar, 1.0), (None, 0, 0, workspace), ((), {}))
+        return bool(made.add(a, b, out, None, int, (launch, kernel), bytes(slot), places, parameters, *rest))
+
+    assert add()
+    unsound: list[dict[str, Any]] = [
+        *({"places": (*sound[:at], wrong, *sound[at + 1 :])} for at in range(6) for wrong in (-1, 233)),
+        {"parameters": bytes([233])}, {"parameters": bytes(33)}, {"slot": 257}, {"slot": 190}, {"scalar": "g"},
+        {"scalar": "\0"}, {"launch": 0}, {"kernel": 0}, {"workspace": 209},
+    ]  # fmt: skip
+    for wrong in unsound:
+        with pytest.raises(ValueError, match="this is no launch"):
+            add(**wrong)
+    a.requires_grad = True
+    assert not add()
+
+
 # Which one a module loads, and how the module carries it
 
 

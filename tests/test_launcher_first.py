@@ -212,3 +212,23 @@ def test_no_product_of_another_device_or_a_larger_grid_is_started(
         else:
             both_modules[0].gemm(a, b, out=out, fallback="error")
     assert refused
+
+
+def test_what_is_no_kernel_is_not_taken(compiled: Any) -> None:
+    made = compiled.launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
+    (a, _, _), count = products(compiled, 1)[0], len(compiled.WINNERS)
+    sound: Any = (a, "a GPU", 0, {}, (0, 0), (1, 1), (1, 1, 0))
+    assert made.know(*sound)
+    for at, wrong in [(2, -1), (2, 6), (4, (-1, 0)), (4, (count, 0)), (4, (0, 2)), (4, (0, -1)), (5, (0, 1)),
+                      (5, (1, 0)), (1, 256 * "x")]:  # fmt: skip
+        with pytest.raises(ValueError, match="this is no kernel"):
+            made.know(*sound[:at], wrong, *sound[at + 1 :])
+    for at, wrong in [(1, 3), (2, "f32"), (4, 0), (6, [])]:
+        with pytest.raises(TypeError):
+            made.know(*sound[:at], wrong, *sound[at + 1 :])
+    assert not made.know(object(), *sound[1:])  # which describes itself in no way
+    devices = []
+    for number in range(1, 20):
+        a.get_device = partial(int, number)
+        devices.append(made.know(*sound))
+    assert devices == [True] * 15 + [False] * 4
