@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -105,53 +103,23 @@ def test_the_error_factor_grows_with_extents_padding_and_vectors(shape: Shape, s
     assert found.error_factor == pytest.approx(math.hypot(1, 0.9 * math.sqrt(squared)), rel=1e-3)
 
 
-MANY_COLUMNS = replace(LOOPING[0], tile_n=3), LOOPING[1]
-IN_PASSES = replace(LOOPING[0], k_per_pass=8), LOOPING[1]
-SLOW = replace(SHARING[0], arithmetic_rate=1e-3)
-OTHER, FAR = (20480, 20, 20480), (5000, 8, 3000)
+@pytest.mark.parametrize("us", [380.0, 800.0])
+def test_a_measured_time_is_predicted_again(us: float) -> None:
+    assert best(SPLIT, R, us, R)[0] == pytest.approx(us, rel=0.1)
 
 
-def after_measured(shape: Shape) -> float:
-    """The predicted time after one at OTHER was measured that is twice the predicted one."""
-    return best(SPLIT, R, 380.0, shape, (OTHER, 2 * best(SPLIT, R, 380.0, OTHER)[0]))[0]
+def test_a_short_measured_time_hardly_changes_a_long_prediction() -> None:
+    ratios = [best(SPLIT, (300, 8, 1000), 16.0, at)[0] / best(SPLIT, (300, 8, 1000), 8.0, at)[0] for at in (L, R)]
+    assert all(1 < ratio < 1.1 for ratio in ratios)
 
 
-RATIOS: dict[str, tuple[Callable[[], float], Callable[[], float] | float, float, float]] = {  # least and most ratio
-    "a measured time": (lambda: best(SPLIT, R, 800.0, R)[0], 800, 0.9, 1.1),
-    "a short measured time": (
-        lambda: best(SPLIT, (300, 8, 1000), 16.0, L)[0], lambda: best(SPLIT, (300, 8, 1000), 8.0, L)[0], 1.001, 1.1),
-    "the nearest measured time, at itself": (
-        lambda: after_measured(OTHER), lambda: best(SPLIT, R, 380.0, OTHER)[0], 1.98, 2.02),
-    "the nearest measured time, far away": (
-        lambda: after_measured(FAR), lambda: best(SPLIT, R, 380.0, FAR)[0], 1.001, 1.5),
-    **{f"{half} blocks": (
-        partial(rates_us, SHARING, WIDE, splits=half), partial(rates_us, SHARING, WIDE, splits=2 * half), 1.6, 3)
-       for half in (132, 66, 33)},
-    "C once for each pass over k": (
-        lambda: rates_us(IN_PASSES, (10**7, 8, 64), L), lambda: rates_us(LOOPING, (10**7, 8, 64), L), 1.5, 9),
-    "A once for each column of tiles": (
-        lambda: rates_us(MANY_COLUMNS, (10**7, 18, 19), (10**7, 3, 48)),
-        lambda: rates_us(LOOPING, (10**7, 18, 19), (10**7, 3, 48)), 1.5, 9),
-    **{f"{n} columns, padded to {padded}": (
-        partial(rates_us, (replace(SLOW, n_padding=8), SHARING[1]), (20480, n, 20480)),
-        partial(rates_us, (SLOW, SHARING[1]), (20480, n, 20480)), 0.99 * padded / 64, 1.01 * padded / 64)
-       for n, padded in ((1, 8), (9, 16), (64, 64))},
-    "pipelined tiles": (
-        lambda: best((replace(SHARING[0], tile_m=32, tile_n=0, k_step=0, is_pipelined=True),
-                      replace(SHARING[1], rows_per_block=1)), (10**6, 8, 48), 60.0, (10**7, 8, 4))[0],
-        (10**7 * 12 * 4) / 4.7e6, 0.9, 1.6),
-    "cuBLAS at a measured shape": (lambda: vendor_us(R, (R, 400.0), ((100, 8, 1000), 50.0)), 400, 0.98, 1.02),
-    "cuBLAS for odd lines": (lambda: vendor_us((20480, 8, 20479), (R, 400.0)), 440, 0.98, 1.02),
-    "whole tiles of cuBLAS": (lambda: vendor_us((500_000, 36, 36), ((500_000, 64, 64), 400.0)), 400, 0.6, 1),
-    "cuBLAS for a matrix and not a vector": (
-        lambda: vendor_us((20480, 2, 20480), ((20480, 1, 20480), 1000.0), (R, 400.0)), 400, 0.85, 1.15),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", RATIOS)
-def test_one_time_is_so_many_times_another(what: str) -> None:
-    us, other, least, most = RATIOS[what]
-    assert least <= us() / (other() if callable(other) else other) <= most
+def test_the_nearest_measured_time_counts_most() -> None:
+    other, far = (20480, 20, 20480), (5000, 8, 3000)
+    plain = [best(SPLIT, R, 380.0, at)[0] for at in (R, other, far)]
+    found = [best(SPLIT, R, 380.0, at, (other, 2 * plain[1]))[0] for at in (R, other, far)]
+    ratios = [one / two for one, two in zip(found, plain, strict=True)]
+    assert ratios[:2] == pytest.approx([1, 2], rel=0.01)
+    assert 1 < ratios[2] < 1.5
 
 
 def test_a_measured_time_with_unaligned_lines_counts_for_unaligned_lines() -> None:
@@ -187,6 +155,24 @@ def test_no_kernel_is_predicted_to_beat_the_memory_or_arithmetic() -> None:
 
 
 @pytest.mark.parametrize("kind", [SPLIT, LOOPING, SHARING])
+@pytest.mark.parametrize("extent", range(3))
+def test_a_larger_product_takes_longer(kind: Kind, extent: int) -> None:
+    shapes = [tuple(x * 8**step if at == extent else x for at, x in enumerate((512, 8, 512))) for step in range(5)]
+    times = [best(kind, WIDE, 800.0, shape)[0] for shape in shapes]  # type: ignore[arg-type]
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("m", [1, 8, 100, 1000, 10**4, 10**5])
+def test_a_product_of_few_rows_takes_little_more_than_a_start(m: int) -> None:
+    assert 5 < best(LOOPING, (10**7, 16, 16), 332.0, (m, 8, 8))[0] < 15
+
+
+def test_fewer_blocks_than_at_its_shape_slow_a_kernel_down() -> None:
+    for splits in (264, 132, 66):
+        assert rates_us(SHARING, WIDE, splits=splits // 2) > 1.6 * rates_us(SHARING, WIDE, splits=splits)
+
+
+@pytest.mark.parametrize("kind", [SPLIT, LOOPING, SHARING])
 def test_the_launch_is_nearly_the_best_of_all(kind: Kind) -> None:
     random = np.random.default_rng(7)
     found = core(measured(kind, R, 380.0))
@@ -196,6 +182,11 @@ def test_the_launch_is_nearly_the_best_of_all(kind: Kind) -> None:
         tried = (splits, *range(1, min(most, 200) + 1))
         us, *others = found.rates_us(0, core_times(*((shape, rows, one) for one in tried)))
         assert us <= 1.25 * min(others)
+
+
+@pytest.mark.parametrize("m", [300, 2048, 5000, 20480, 10**6])
+def test_splits_of_k_give_every_multiprocessor_a_block(m: int) -> None:
+    assert best(SPLIT, R, 380.0, (m, 8, 20480))[1].blocks(m, 8) >= 0.9 * SMS
 
 
 @pytest.mark.parametrize(
@@ -226,12 +217,39 @@ def test_a_grid_is_within_the_bounds_of_cuda(shape: Shape, tiling: Tiling) -> No
         assert launch.rows_per_block <= 2**30
 
 
+@pytest.mark.parametrize(
+    ("again", "shape", "won_at"),
+    [
+        (replace(LOOPING[0], k_per_pass=8), (10**7, 8, 64), L),  # C is read and written again for each pass over k
+        (replace(LOOPING[0], tile_n=3), (10**7, 18, 19), (10**7, 3, 48)),  # A is read again for each column of tiles
+    ],
+)
+def test_reading_or_writing_again_takes_longer(again: Tiling, shape: Shape, won_at: Shape) -> None:
+    assert rates_us((again, LOOPING[1]), shape, won_at) > 1.5 * rates_us(LOOPING, shape, won_at)
+
+
 @pytest.mark.parametrize(("k", "chosen"), [(7, 0), (9, 1)])
 def test_a_kernel_is_avoided_if_k_exceeds_its_pass(k: int, chosen: int) -> None:
     in_passes = replace(LOOPING[0], k_per_pass=8), LOOPING[1]
     kernels = measured(in_passes, L, 160.0), measured(LOOPING, L, 320.0)
     assert core(*kernels).choose(product((10**7, 8, k)), GPU).kernel == chosen
     assert best(in_passes, (10**7, 8, 9), 400.0, (10**7, 8, 9))[0] == pytest.approx(400, rel=0.01)
+
+
+@pytest.mark.parametrize(("n", "columns"), [(1, 8), (8, 8), (9, 16), (60, 64), (64, 64)])
+def test_padded_columns_are_multiplied_too(n: int, columns: int) -> None:
+    slow = replace(SHARING[0], arithmetic_rate=1e-3)
+    by_eight, by_tile = (rates_us((replace(slow, n_padding=by), SHARING[1]), (20480, n, 20480)) for by in (8, 0))
+    assert by_eight / by_tile == pytest.approx(columns / 64, rel=0.01)
+
+
+def test_tiles_one_after_the_other_take_time_unless_pipelined() -> None:
+    lanes = Tiling(8, 1, 1, 512, 0, 1.03), Launch(256, 1, 0, 1)  # a block for each row
+    waves = 10**6 / (SMS * 8)
+    assert 0.5 * (waves - 1) < best(lanes, (2000, 1, 20480), 70.0, (10**6, 1, 4))[0] < waves
+    tiling = replace(SHARING[0], tile_m=32, tile_n=0, k_step=0, is_pipelined=True)
+    ring = tiling, replace(SHARING[1], rows_per_block=1)
+    assert best(ring, (10**6, 8, 48), 60.0, (10**7, 8, 4))[0] < 1.6 * (10**7 * 12 * 4) / 4.7e6
 
 
 @pytest.mark.parametrize(
@@ -260,18 +278,45 @@ def test_unaligned_lines_of_a_and_of_b_or_c_take_longer(
     assert slower / plain == pytest.approx(2.0 if odd else 1.0, rel=0.05)
 
 
-def test_cublas_takes_rests_of_lines_that_a_kernel_does_not() -> None:
-    """Lanes that hold rows load vectors of whole and short lines."""
-    asked = core_record("f32", (64, 8, 5), [(0, 8), (0, 8), (0, 8)], (False, False), is_gram=False)
+@pytest.mark.parametrize(
+    ("shape", "lds"), [((64, 8, 5), {"lda_rows": 8}), ((64, 7, 8), {"ldc_rows": 8}), ((64, 8, 80), {})]
+)
+def test_lanes_that_hold_rows_need_whole_and_short_lines(shape: Shape, lds: dict[str, int]) -> None:
+    leading = [(0, lds.get(f"ld{x}_rows", 0)) for x in "abc"]
+    asked = core_record("f32", shape, leading, (False, False), is_gram=False)
     times = []
     for k_of_vectors in (0, 64):
         tiling = replace(LOOPING[0], without_vectors=2.0, c_vector_bytes=16, k_of_vectors=k_of_vectors)
-        kernel = measured((tiling, LOOPING[1]), (64, 8, 8), 1e6, op="ttt")
-        winner = replace(kernel.winner, vendor_us=60.0, vendor_right=1)
-        one = core(replace(kernel, winner=winner), rates=DeviceRates(SMS, 1e-3, 1e-3, {}))
-        times.append((one.predict(0, asked)[0], one.choose(asked, GPU).vendor_us))
-    assert times[1][0] / times[0][0] == pytest.approx(2.0, rel=0.05)
-    assert times[0][1] == times[1][1] > 0
+        kernel = measured((tiling, LOOPING[1]), (64, 8, 64), 1e6, op="ttt")
+        times.append(core(kernel, rates=DeviceRates(SMS, 1e-3, 1e-3, {})).predict(0, asked)[0])
+    assert times[1] / times[0] == pytest.approx(2.0, rel=0.05)
+
+
+def test_cublas_has_the_time_that_was_measured_near_the_shape() -> None:
+    times = (R, 400.0), ((100, 8, 1000), 50.0)
+    assert vendor_us(R, *times) == pytest.approx(400, rel=0.02)
+    assert vendor_us((112, 8, 1100), *times) == pytest.approx(50, rel=0.1)
+    assert vendor_us((20480, 8, 2 * 20480), (R, 400.0)) == pytest.approx(800, rel=0.1)
+    assert vendor_us((20480, 8, 20479), (R, 400.0)) == pytest.approx(440, rel=0.02)  # its lines are odd
+
+
+def test_cublas_takes_rests_of_lines_that_a_kernel_does_not() -> None:
+    asked = core_record("f32", (64, 8, 5), [(0, 8), (0, 8), (0, 8)], (False, False), is_gram=False)
+    times = []
+    for k_of_vectors in (0, 64):
+        kernel = measured((replace(LOOPING[0], k_of_vectors=k_of_vectors), LOOPING[1]), (64, 8, 8), 50.0, op="ttt")
+        found = core(replace(kernel, winner=replace(kernel.winner, vendor_us=60.0, vendor_right=1)))
+        times.append(found.choose(asked, GPU).vendor_us)
+    assert times[0] == times[1] > 0
+
+
+def test_cublas_computes_whole_tiles_but_not_of_vectors() -> None:
+    filled = (500_000, 64, 64), 400.0
+    assert vendor_us((500_000, 36, 36), filled) > 0.6 * 400.0  # 0.32 times the operations, and half of the bytes
+    column, matrix = (20480, 1, 20480), (20480, 2, 20480)
+    times = (column, 1000.0), (R, 400.0)
+    assert vendor_us(column, *times) == pytest.approx(1000, rel=0.02)
+    assert vendor_us(matrix, *times) == pytest.approx(400, rel=0.15)
 
 
 @pytest.mark.parametrize(("right", "us"), [(1, 50.0), (0, 0.0)])
