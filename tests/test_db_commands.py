@@ -68,6 +68,8 @@ def test_several_are_merged_into_one_in_any_order(three: list[Path], tmp_path: P
 
 REFUSED: dict[str, Callable[[Path], object]] = {  # what is said, and how it comes to that
     "No such file or directory": Path.unlink,
+    "it is neither a database nor a file of trials": lambda path: path.write_text("no database"),
+    "has schema 9999, newer than": lambda path: plain_sql(path, "PRAGMA user_version = 9999"),
     "has 'besides', unlike tsm2-tune's": lambda path: plain_sql(path, "CREATE TABLE besides (x)"),
     "was left half written by a killed program: tsm2-tune": half_written,
 }
@@ -190,6 +192,7 @@ def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Pat
     downgrade(path)
     kept = path.with_name("results.db.schema-24")
     shutil.copy(path, kept)  # as of a migration that was killed
+    kept.with_name(f"{kept.name}.part").write_text("half")
     content = kept.read_bytes()
     assert "is a copy of the old database" in said("db", "migrate", "--keep", "--db", str(path))
     assert kept.read_bytes() == content
