@@ -53,10 +53,16 @@ def filled(store: Store, path: Path) -> Path:
         (("--outcome", "ok, crashed", "4"), "4 trials of DB: 1 crashed, 2 ok, 1 timed-out", [0] * 6),
         (("--device", "h200"), "3 trials of DB on NVIDIA H200: 1 crashed, 2 ok", [1, 0, 0, 1, 1, 1]),
         (
+            ("--device", "h100", "--outcome", "failed"),
+            "1 trial of DB on NVIDIA H100: 1 timed-out",
+            [3, 4, 12, 3, 1, 1],
+        ),
+        (
             ("--device", "h100", "--outcome", "ok"),
             "0 trials of DB on NVIDIA H100: none ended so",
             [4, 4, 12, 4, 2, 2],
         ),
+        (("--outcome", "wrong-result"), "0 trials of DB: none ended so", [4, 4, 12, 4, 2, 2]),
     ],
 )
 def test_what_is_forgotten_leaves_nothing(
@@ -66,6 +72,14 @@ def test_what_is_forgotten_leaves_nothing(
     assert (result.exit_code, result.output) == (0, f"forgetting {told.replace('DB', str(filled))}\n")
     assert counts(filled) == left
     assert plain_sql(filled, "PRAGMA foreign_key_check") == []
+
+
+def test_a_trial_whose_outcome_is_no_text_is_forgotten(filled: Path) -> None:
+    plain_sql(filled, "UPDATE trial SET outcome = x'ff00' WHERE id = 3")
+    result = run("forget", "3", "--db", str(filled))
+    assert (result.exit_code, result.output) == (0, f"forgetting 1 trial of {filled}: 1 {bytes([255, 0])}\n")
+    assert counts(filled) == [3, 4, 12, 3, 2, 2]
+    assert "no problem" not in refused("forget", "3", path=filled)
 
 
 def test_nothing_is_forgotten_that_was_not_named(filled: Path) -> None:
