@@ -31,9 +31,10 @@ from tests.fabricated import trial, tuning_run
 from tests.on_host import ON_HOST
 from tests.processes import python
 from tsm2_tune.console import json_events
-from tsm2_tune.console.json_events import EventLines
+from tsm2_tune.console.json_events import LINES, EventLines
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial_summaries import TrialLine
+from tsm2_tune.tuner.runs import events
 
 OBJECTS = {"winner", "times", "progress"}  # headings that are of no line
 
@@ -64,6 +65,11 @@ def test_lines_have_the_fields_that_are_documented(printed: str) -> None:
     assert set(first["final"]["finalists"][0]) == FIELDS["times"] | {"config"}
     assert set(first["final"]["vendor"][0]) == FIELDS["times"] | {"library", "version", "routine", "correct"}
     assert f"version of these names and meanings: {json_events.SCHEMA}" in PAGE
+
+
+def test_every_event_of_a_tuning_has_a_line() -> None:
+    of_other_commands = {events.Confirmed}
+    assert set(LINES) == set(events.Event.__args__) - of_other_commands - {events.OfRun}
 
 
 def test_runs_that_share_problems_are_named(capsys: pytest.CaptureFixture[str]) -> None:
