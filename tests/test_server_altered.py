@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Table, create_engine
@@ -37,6 +38,14 @@ def filled(server: TestServer, session_cache: None) -> str:
 def address(server: TestServer, filled: str) -> str:
     """A copy of the database."""
     return server.new(f"TEMPLATE {database_name(filled)}")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the same trials."""
+    path = tmp_path_factory.mktemp("altered") / "results.db"
+    tuned_database(path)
+    return path
 
 
 def columns(_: str) -> Iterator[tuple[str, ...]]:
@@ -90,6 +99,31 @@ def test_altered_tables_are_refused(filled: str, kind: Callable[[str], Iterator[
     engine.dispose()
     assert len(refused) >= len(TABLES)
     assert [statements for statements, why in refused.items() if not why] == []
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        (NOTHING, "CREATE TRIGGER n BEFORE INSERT ON trial FOR EACH ROW EXECUTE FUNCTION nothing()"),
+        (*OTHER_VIEW, "ALTER TABLE run ALTER started_at TYPE bytea USING started_at::bytea"),
+        ("DROP VIEW best",),
+        ("ALTER TABLE measurement DROP CONSTRAINT measurement_trial_id_fkey",),
+        ("DELETE FROM tsm2_tune",),
+        ("UPDATE run SET gflops = '[]'",),
+        ("UPDATE trial SET tunables = 'x'",),
+        ("UPDATE problem SET least_bytes = 0",),
+        ("UPDATE trial SET is_between = 2",),
+        ("UPDATE measurement SET median_us = 'NaN'",),
+    ],
+)
+def test_the_check_finds_what_commands_refuse(address: str, file: Path, statements: tuple[str, ...]) -> None:
+    for statement in statements:
+        asked(address, statement)
+    for command in (("best",), ("import", str(file)), ("db", "check")):
+        said = run(*command, "--db", address)
+        assert isinstance(said.exception, SystemExit), (command, said.exception)
+        assert said.exit_code != 0 or command[0] == "import", said.output
+        assert said.stderr.count("\n") <= 1
 
 
 def test_an_altered_view_has_no_effect(address: str) -> None:
