@@ -9,19 +9,23 @@ import os
 import pwd
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.command import refused, run
 from tests.fake_compilers import WRITE, binary, calls, compiled, fake, mode
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile import cache, command_limits
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.compiler import Toolchain, cache_folder, remove_leftovers
-from tsm2_tune.tuner.results.trial import Binary
+from tsm2_tune.tuner.results.trial import Binary, Outcome
 
 pytestmark = pytest.mark.slow
 
@@ -158,7 +162,87 @@ def test_a_cache_that_is_removed_while_a_compiler_runs_is_made_anew(binaries_fol
     assert len(calls(tmp_path)) == 2
 
 
+def test_a_cache_that_is_removed_all_the_time_ends_no_run(
+    binaries_folder: Path, tmp_path: Path, writing_compiler: Toolchain
+) -> None:
+    stop = threading.Event()
+
+    def remove() -> None:
+        while not stop.wait(0.005):
+            shutil.rmtree(binaries_folder.parent, ignore_errors=True)
+
+    removing = threading.Thread(target=remove)
+    removing.start()
+    try:
+        for number in range(20):
+            remove_leftovers()
+            answer = compiled(writing_compiler, str(number))
+            assert isinstance(answer, Binary) or answer.outcome is Outcome.INTERRUPTED
+    finally:
+        stop.set()
+        removing.join()
+    assert binary(writing_compiler, "afterwards").is_file()
+
+
 # --- Working folders ---
+
+
+def test_folder_removed_before_its_lock_is_made_again(binaries_folder: Path) -> None:
+    ended = threading.Event()
+
+    def remove() -> None:
+        while not ended.is_set():
+            remove_leftovers()
+
+    others = [threading.Thread(target=remove) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(300):
+            with workplace(cache.working_parent()) as work:
+                assert work.folder.is_dir()
+    finally:
+        ended.set()
+        for other in others:
+            other.join()
+
+
+GONE, FULL = FileNotFoundError(), OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "times"), [(GONE, 0, 1), (GONE, 3, 4), (GONE, 19, 20), (GONE, 20, 20), (FULL, 20, 1)]
+)
+def test_so_many_folders_are_tried(tmp_path: Path, error: OSError, lost: int, times: int) -> None:
+    asked: list[str] = []
+
+    def ask(request: dict[str, str]) -> None:
+        asked.append(request["make"])
+        if len(asked) <= lost:
+            raise error
+
+    with pytest.raises(type(error)) if lost == 20 else nullcontext():
+        assert str(command_limits._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)) == asked[-1]
+    assert len({*asked}) == len(asked) == times
+
+
+def test_a_folder_that_another_process_made_anew_meanwhile_stays(
+    binaries_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = cache.working_parent() / "left"
+    left.mkdir()
+    (left / "lock").touch()
+    flock = fcntl.flock
+
+    def quicker(lock: int, how: int) -> None:
+        if (left / "lock").exists() and how & fcntl.LOCK_NB:
+            (left / "lock").unlink()  # by another remover
+            (left / "lock").touch()  # by the folder's new owner
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", quicker)
+    remove_leftovers()
+    assert left.is_dir()
 
 
 def test_a_working_folder_stays_with_a_living_owner_or_one_to_come(

@@ -266,6 +266,8 @@ def _remove_if_dead(folder: Path) -> bool:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | _NO_FOLLOWING, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(lock), os.lstat(folder / LOCK)):
+                return False  # another process removed the folder first, and a new owner may have created it again
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)

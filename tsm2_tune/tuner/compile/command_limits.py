@@ -30,6 +30,7 @@ SUPERVISOR = Path(__file__).with_name("supervisor.py")
 ANSWER_SECONDS = 60.0  # beyond the command's time limit, for a supervisor to answer on a busy machine
 END_SECONDS = 10.0  # for a supervisor to kill its command and to end
 Answer = dict[str, Any]
+MOST_FOLDERS = 20  # attempts to create a working folder, if other processes remove it before it is locked
 STILL_SECONDS = 600.0  # longest time for which a command may be stopped by a signal
 TICK_SECONDS = 1.0  # a gap of more than two ticks means that this process was stopped; that time does not count
 
@@ -273,14 +274,26 @@ class Workplace:
         return Ended(Ending(answer["how"]), answer["status"], messages, answer["seconds"])
 
 
+def _made(supervisor: _Supervisor, parent: Path) -> Path:
+    """Create and lock a working folder in `parent`. Retry if another process removes it before it is locked."""
+    for is_last in (*[False] * (MOST_FOLDERS - 1), True):
+        folder = parent / secrets.token_hex(8)
+        try:
+            supervisor.ask({"make": str(folder)})
+            break
+        except FileNotFoundError:
+            if is_last:
+                raise
+    return folder
+
+
 @contextmanager
 def workplace(parent: Path) -> Iterator[Workplace]:
     """Yield a new working folder in `parent`, and remove it afterwards. Raise OSError if it cannot be created."""
     folder = parent
     try:
         with _taken() as supervisor:
-            folder = parent / secrets.token_hex(8)
-            supervisor.ask({"make": str(folder)})
+            folder = _made(supervisor, parent)
             yield Workplace(supervisor, folder)
             if not supervisor.is_broken:
                 supervisor.ask({"remove": True})

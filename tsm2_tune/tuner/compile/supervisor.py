@@ -87,12 +87,19 @@ class Supervisor:
         return {"done": True}, b""
 
     def _make(self, folder: str) -> None:
-        """Create and lock a working folder."""
+        """Create and lock a working folder. Raise FileNotFoundError if another process removed it before the lock."""
         os.mkdir(folder, 0o700)
         self._folder = folder
-        self._lock = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT, 0o600)
-        with contextlib.suppress(OSError):  # without locks no process removes another process's folder
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        path = os.path.join(folder, LOCK)
+        try:
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            with contextlib.suppress(OSError):  # without locks no process removes another process's folder
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            if not os.path.samestat(os.fstat(self._lock), os.stat(path)):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        except OSError:
+            self._remove()
+            raise
 
     def _remove(self) -> None:
         if self._folder is not None:
