@@ -291,55 +291,19 @@ def test_unusual_batches_are_pytorchs(of_batches: Any, torch: Any, table: Any) -
     assert table.call("bmm", *operands()) == OWN
 
 
-# Other overrides
-
-
-def twice(before: Any) -> Any:
-    return lambda keys, *operands, **named: ["theirs", before.call_boxed(keys, *operands, **named)]
-
-
-def test_what_is_left_goes_to_an_earlier_override(overridable: ModuleType, torch: Any, table: Any) -> None:
-    table.override("mm", twice)
-    (a, _), before = factors(), table.state
-    with overridable.installed():
-        assert table.call("mm", *factors()) is torch.made[-1]
-        assert table.call("mm", a, a) == ["theirs", OWN]
-    assert table.state == before
-
-
-def test_a_later_override_may_call_ours_after_its_end(overridable: ModuleType, torch: Any, table: Any) -> None:
-    overridable.install()
-    library = table.override("mm", twice)
-    assert table.call("mm", *factors()) == ["theirs", torch.made[-1]]
-    overridable.uninstall()
-    assert table.call("mm", *factors()) == ["theirs", OWN]
-    assert len(table.of["aten::addmm"]) == 1
-    library._destroy()
-    overridable.install()
-    assert table.call("mm", *factors()) is torch.made[-1]
-    overridable.uninstall()
-    assert all(len(kernels) == 1 for kernels in table.of.values())
-
-
-def test_scopes_end_with_the_last_one(overridable: ModuleType, table: Any) -> None:
-    with overridable.installed():
-        with overridable.installed():
-            overridable.uninstall()
-        assert table.call("mm", *factors()) != OWN
-        overridable.install()
-    assert table.call("mm", *factors()) != OWN
-    for _ in range(2):
-        overridable.uninstall()
-        assert all(len(kernels) == 1 for kernels in table.of.values())
-    assert table.call("mm", *factors()) == OWN
-
-
-def test_an_override_ends_after_its_module_was_reloaded(overridable: ModuleType, table: Any) -> None:
-    before = table.state
-    overridable.install()
-    overridable.__spec__.loader.exec_module(overridable)  # type: ignore[union-attr]  # as importlib.reload does
-    overridable.uninstall()
-    assert table.state == before
+@pytest.mark.parametrize("counts", [(2, 2, 2), (1, 2, 1), (1, 1, 2), (1, 1, 1)])
+def test_without_a_kernel_of_batches_one_of_a_single_product_is_a_kernels(
+    installed: ModuleType, table: Any, counts: tuple[int, int, int]
+) -> None:
+    places = ((6, 90), A), ((90, 2), C), ((6, 2), 0x3000)
+    a, b, out = (batch((count, *shape), at) for count, (shape, at) in zip(counts, places, strict=True))
+    assert table.call("bmm.out", a, b, out=out) == (out if counts == (1, 1, 1) else OWN)
+    if counts[:2] != (1, 1):
+        assert table.call("bmm", a, b) == OWN
+    elif counts[2] == 1:
+        assert table.call("bmm", a, b).shape == (1, 6, 2)
+        assert values_at(installed, 4, 6) == [A, C]
+        assert len(installed.driver.launches) == 2
 
 
 # What cannot be overridden

@@ -72,11 +72,16 @@ def _overriding(name: str, take: Taker) -> Callable[..., Any]:
 class Override:
     """The override of one PyTorch operator, such as addmm.out."""
 
-    __slots__ = ("call", "compute_by_kernel", "is_enabled", "library", "name", "own")
+    __slots__ = ("call", "compute_by_kernel", "is_enabled", "library", "name", "own", "previous")
 
     def __init__(self, name: str, take: Taker) -> None:
         self.name, self.compute_by_kernel, self.is_enabled = name, _overriding(name, take), False
-        self.call = self.on_top().call_boxed  # the previous implementation, for products without a kernel
+        self.register()
+
+    def register(self) -> None:
+        """Register the override with PyTorch, and keep the previous implementation for products without a kernel."""
+        self.previous = self.on_top()
+        self.call = self.previous.call_boxed
         self.library = imported_torch().library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns that an implementation is replaced
@@ -94,7 +99,27 @@ class Override:
             found = self.compute_by_kernel(*operands, **named)
             if found is not None:
                 return found
-        return self.call(keys, *operands, **named)
+        try:
+            return self.call(keys, *operands, **named)
+        except RuntimeError:
+            if not self.is_renewed():
+                raise
+            return self.call(keys, *operands, **named)
+
+    def is_renewed(self) -> bool:
+        """Return whether the previous implementation, an override, was removed since this override was registered.
+
+        If it was removed, register this override again, above the implementation that is left.
+        """
+        previous = repr(self.previous)
+        if ".py:" not in previous:  # PyTorch's own implementation is never removed
+            return False
+        with _overrides.changing:
+            if repr(self.on_top()) != self.own:
+                return False
+            self.library._destroy()
+            self.register()
+            return repr(self.previous) != previous
 
     def is_removed(self) -> bool:
         """Disable the override, and remove it unless a later override may call it. Return whether it was removed."""
@@ -109,7 +134,7 @@ class Overrides:
     """All overrides of this module (`known`, by operator), and the number of open `installed` contexts (`scopes`)."""
 
     def __init__(self) -> None:
-        self.changing = threading.Lock()
+        self.changing = threading.RLock()
         self.known: dict[str, Override] = {}
         self.is_installed, self.scopes = False, 0
 
