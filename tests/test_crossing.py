@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,6 +18,7 @@ from tests.command import run
 from tests.databases import dump
 from tests.fabricated import measurement, plain_sql
 from tests.on_host import has_compiler
+from tests.processes import ROOT
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, Times, stored_trial
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
@@ -189,18 +193,21 @@ def test_of_many_shapes_each_kernel_is_measured_at_the_nearest(store: Store) -> 
     assert measured(store, shapes, {}) == set()
 
 
-@pytest.mark.parametrize(("us", "is_there", "pairs"), [(2000.1, True, 1), (1999.9, True, 2), (1.0, False, 0)])
 def test_what_would_take_absurdly_long_or_cannot_be_computed_is_left_out(
-    store: Store, monkeypatch: pytest.MonkeyPatch, us: float, is_there: bool, pairs: int
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     won(store, *THREE[:2])
-    slow = {SECOND: us, FIRST: 100.0}
+    slow = {SECOND: 2000.1, FIRST: 100.0}
+    with monkeypatch.context() as patch:
+        patch.setattr(cross_timing, "candidate_times_us", lambda every: np.array([slow[one.config] for one in every]))
+        assert measured(store, SHAPES[:2], SLOWER) == {(FIRST.text, SHAPES[1])}
+        slow[SECOND] = 1999.9
+        patch.setattr(cross_timing, "configuration_for", lambda at, problem, *_: None)
+        assert measured(store, SHAPES[:2], SLOWER) == set()
     monkeypatch.setattr(
         cross_timing, "candidate_times_us", lambda every: np.array([slow[one.config] for one in every])
     )
-    if not is_there:
-        monkeypatch.setattr(cross_timing, "configuration_for", lambda at, problem, *_: None)
-    assert len(measured(store, SHAPES[:2], SLOWER)) == pairs
+    assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}
 
 
 @pytest.mark.parametrize(("deepest", "count"), [(0, 2), (8192, 2), (8191, 1), (4096, 1), (4095, 2)])
@@ -278,39 +285,109 @@ def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
 
 # The command, on this host
 
-TRIALS = "SELECT p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = t.problem_id ORDER BY t.id"
+ASKED = "64x2x64,33x3x17"
+FEW = "tsm2,stream_a_fma,inner_fma"  # families, as the spaces of all take a second each
+TRIALS = (
+    "SELECT p.dtype, p.op, p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = t.problem_id ORDER BY t.id"
+)
 WINNERS = "SELECT m, verified_in_full FROM best ORDER BY 1"
 SAID = "cross-checked kernels at shapes that they did not win: "
 
 
-@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
-@pytest.mark.usefixtures("session_cache", "known_ceilings")
-def test_pairs_are_measured_after_the_last_problem_and_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def tuned(*options: str, status: int = 0) -> str:
-        result = run("--device", "cpu", "--max-trials", "1", "--db", str(path), *options)
-        assert result.exit_code == status, result.output
-        return result.output
+def command(path: Path, *options: str, shapes: str = ASKED, families: str = FEW) -> tuple[str, ...]:
+    named = ("--family", families) if families else ()
+    return ("--device", "cpu", "--shapes", shapes, *named, "--max-trials", "1", "--db", str(path), *options)
 
-    shapes, both = ("64x2x64", "33x3x17"), ("--shapes", "64x2x64,33x3x17")
-    families = ("--family", "tsm2,stream_a_fma,inner_fma")  # so few, as the spaces of all take a second each
-    for shape, family in zip(shapes, ("tsm2", "stream_a_fma"), strict=True):  # so that the other lacks its kernel
-        tuned("--no-pairs", "--shapes", shape, "--family", family)
-    before, untouched = plain_sql(path, TRIALS), dump(path)
-    assert SAID not in tuned(*both, *families, "--no-pairs")
-    assert dump(path) == untouched
+
+def tuned(path: Path, *options: str, status: int = 0, **named: str) -> str:
+    """Run the command, and return what it prints."""
+    result = run(*command(path, *options, **named))
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def of_families(path: Path, families: dict[str, str]) -> Path:
+    """The database, with each of these shapes tuned by one family, so that others lack its kernel."""
+    for shape, family in families.items():
+        tuned(path, "--no-pairs", shapes=shape, families=family)
+    assert plain_sql(path, "SELECT count(*) FROM trial") == [(len(families),)]
+    return path
+
+
+@pytest.fixture
+def two_kernels(session_cache: None, known_ceilings: None, path: Path) -> Path:
+    return of_families(path, dict(zip(ASKED.split(","), ("tsm2", "stream_a_fma"), strict=True)))
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+def test_pairs_are_measured_after_the_last_problem_and_once(
+    two_kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, untouched = plain_sql(two_kernels, TRIALS), dump(two_kernels)
+    assert SAID not in tuned(two_kernels, "--no-pairs")
+    assert dump(two_kernels) == untouched
     with monkeypatch.context() as patch:
         lost = AttemptResult(Outcome.INTERRUPTED, "the worker died during timing (SIGKILL)")
         patch.setattr(Worker, "attempt", lambda *_: lost)
-        said = tuned(*both, *families, status=1)
+        said = tuned(two_kernels, status=1)
     assert f"{SAID}0 measured, 2 interrupted\n" in said
     assert "2 interrupted by the machine" in said
-    said = tuned(*both)
+    said = tuned(two_kernels, families="")
     assert said.index("2/2 33x3x17") < said.index(f"{SAID}2 measured\n") < said.index("% floor")
-    after = plain_sql(path, TRIALS)
-    (first_m, first, _), (second_m, second, _) = before
+    after = plain_sql(two_kernels, TRIALS)
+    (*first_at, first, _), (*second_at, second, _) = before
     assert after[:2] == before
-    assert sorted(after[2:]) == sorted([(second_m, first, "ok"), (first_m, second, "ok")])
-    assert plain_sql(path, WINNERS) == [(33, 1), (64, 1)]
-    stored = dump(path)
-    assert SAID not in tuned(*both, *families)
-    assert dump(path) == stored
+    assert sorted(after[2:]) == sorted([(*second_at, first, "ok"), (*first_at, second, "ok")])
+    assert plain_sql(two_kernels, WINNERS) == [(33, 1), (64, 1)]
+    stored = dump(two_kernels)
+    assert SAID not in tuned(two_kernels)
+    assert dump(two_kernels) == stored
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+@pytest.mark.usefixtures("session_cache", "known_ceilings")
+def test_gram_shapes_have_pairs_of_their_own_and_types_are_not_mixed(path: Path) -> None:
+    families = {"33x3x17:f64": "stream_a_fma", "4x4x64:f32:tx": "inner_fma", "6x6x80:f32:tx": "inner_fma"}
+    before = plain_sql(of_families(path, families), TRIALS)
+    assert f"{SAID}2 measured\n" in tuned(path, shapes=",".join(families))
+    (_, _, _, small, _), (_, _, _, large, _) = before[1:]
+    after = {tuple(row[:4]) for row in plain_sql(path, TRIALS)[len(before) :]}
+    assert after == {("f32", "tx", 6, small), ("f32", "tx", 4, large)}
+
+
+KILLED = """
+import os, signal
+from tests.quick_command import make_quick
+from tsm2_tune.__main__ import main
+from tsm2_tune.tuner.worker.client import Worker
+make_quick(setattr)
+attempt, attempts = Worker.attempt, []
+def second_kills(worker, request, *meanwhile):
+    attempts.append(request)
+    if len(attempts) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return attempt(worker, request, *meanwhile)
+Worker.attempt = second_kills
+main()
+"""
+
+
+@pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+def test_a_run_that_is_killed_among_pairs_goes_on(two_kernels: Path) -> None:
+    before = set(plain_sql(two_kernels, TRIALS))
+    done = subprocess.run([sys.executable, "-c", KILLED, *command(two_kernels)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    assert done.returncode == -signal.SIGKILL
+    killed = set(plain_sql(two_kernels, TRIALS))
+    assert before < killed
+    assert len(killed) == 3
+    tuned(two_kernels)
+    ended = plain_sql(two_kernels, TRIALS)
+    assert killed <= set(ended)
+    assert len(ended) == len(set(ended))
+    assert plain_sql(two_kernels, "SELECT owner FROM lease WHERE owner <> ''") == []
+    with Store.open(two_kernels, create=False) as store:
+        rows = store.best()
+        right = [one for one in store.current(rows[0].device) if one.median_us is not None]
+    timed = {(one.config.kernel_text, one.problem) for one in right}
+    winning = {one.config.kernel_text for one in right if one.id in {row.trial_id for row in rows}}
+    assert {(kernel, row.problem) for kernel in winning for row in rows} <= timed
