@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -277,16 +278,40 @@ def test_with_minplus_beta_0_reads_out(module: Any, held: list[str], beta: float
 # Kept plans
 
 
-def test_a_vector_and_a_column_have_plans_of_their_own(module: ModuleType) -> None:
-    made = []
-    for shapes in (((64, 64), (64,), (64,)), ((64, 64), (64, 1), (64, 1))):
-        given = [device_array(shape, (4, 256)[: len(shape)], at=at << 40) for at, shape in enumerate(shapes, 1)]
-        found = module.choice(*given, fallback="error")
-        made.append(module.prepare_launch(module.Product.of(*given), found, None)[1])
-    assert [one.out_shape for one in made] == [(64,), (64, 1)]
-    module.plans.clear()
+def test_plans_of_slower_launches_are_not_kept(module: ModuleType) -> None:
     module.plan(*arrays(), measure=True)
-    assert len(module.plans) <= 2  # those of slower launches are not kept
+    assert len(module.plans) <= 2  # the one that gemm takes, and the fastest
+
+
+def test_plans_differ_by_all_that_their_launch_depends_on(module: ModuleType) -> None:
+    """Two that differ in one of these alone are not one."""
+
+    def column_major(*shapes: tuple[int, ...], ld: int = 64) -> list[Any]:
+        return [device_array(shape, (4, 4 * ld)[: len(shape)], at=at << 40) for at, shape in enumerate(shapes, 1)]
+
+    def plan_of(given: list[Any], **changes: Any) -> Any:
+        chosen = module.choice(*given, fallback="error")
+        found = replace(chosen, **changes) if changes else chosen
+        return module.prepare_launch(module.Product.of(*given), found, None)[1]
+
+    square = column_major(*[(64, 64)] * 3)
+    found = module.choice(*square, fallback="error")
+    other = next(w for w in module.WINNERS if w.op == found.winner.op and w is not found.winner)
+    made = [
+        plan_of(square),
+        plan_of(square, winner=other),
+        plan_of(square, launch=replace(found.launch, rows_per_block=2 * found.launch.rows_per_block)),
+        plan_of(square, launch=found.launch.with_splits(found.launch.splits + 1)),
+        plan_of(square, is_transposed=True),
+        plan_of(column_major(*[(64, 64)] * 3, ld=100)),
+        plan_of(column_major((64, 32), (32, 64), (64, 64))),
+        plan_of(column_major((64, 64), (64,), (64,))),
+        plan_of(column_major((64, 64), (64, 1), (64, 1))),
+    ]
+    assert len(set(map(id, made))) == len(made)
+    assert set(map(id, made)) == set(map(id, module.plans.values()))  # each is kept
+    assert [one.out_shape for one in made[-2:]] == [(64,), (64, 1)]
+    assert plan_of(square) is made[0]
 
 
 def test_a_plan_keeps_its_stream_alive(module: ModuleType) -> None:

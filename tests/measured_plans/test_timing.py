@@ -12,6 +12,7 @@ import pytest
 from tests.call_log import logged
 from tests.fabricated import device_array
 from tests.measured_plans.helpers import K, N, arrays, contenders, tensors
+from tests.threads_on_gpu import in_threads
 
 L2_FILL = 100 << 20  # twice the size of the L2
 
@@ -97,6 +98,22 @@ def test_the_arrays_are_waited_for_and_their_device_is_asked(module: Any) -> Non
     module.driver.devices.clear()
     module.plan(*arrays(), measure=True)
     assert module.driver.devices == {3}
+
+
+def test_one_thread_times_at_a_time(module: Any) -> None:
+    at_once, most = [0], [0]
+    plain = module.times_us
+
+    def times(*given: Any) -> Any:
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        found = plain(*given)
+        at_once[0] -= 1
+        return found
+
+    module.times_us = times
+    in_threads([lambda: module.plan(*arrays(), measure=True)] * 8)
+    assert most == [1]
 
 
 # Failures
