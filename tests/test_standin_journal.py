@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.calls import A
+from tests.calls import A, B
 from tests.command import run, said
+from tests.kept_objects import kept
 from tests.on_host import IN_C
 from tests.standin_calls import FLAGS, TESTS, gemm, play
 from tsm2_tune.commands import run as run_command
 from tsm2_tune.console.shapes_file import recorded
-from tsm2_tune.interpose.build import standin_path
+from tsm2_tune.interpose.build import command, standin_path, standin_texts
 from tsm2_tune.interpose.journal import CALLED_NONE, HEAD, LINE, MAGIC, NOT_LOADED, written_in
 from tsm2_tune.interpose.preload import LOADED, Standing
+from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 
 pytestmark = IN_C
 RECORD = ("record", "--output", "-", "--")
@@ -190,7 +192,20 @@ def test_products_before_a_driver_that_is_too_old_are_counted(fakes: Path, plain
     assert (len(played.left), played.launches) == (3, [])
 
 
+@pytest.fixture(scope="module")
+def of_one_line(session_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-in whose journal has one line."""
+    texts = standin_texts()
+    texts["standin.h"] = texts["standin.h"].replace(b"LINES = 16384", b"LINES = 1")
+    built = tmp_path_factory.mktemp("standin") / "standin.so"
+    built.write_bytes(
+        kept(session_folder / "objects", texts, lambda at, to: command(compiler_command(), at, to), "stand-in")
+    )
+    return built
+
+
 SQUARE: dict[str, Any] = {"m": 6, "n": 6, "k": 6, "transa": 1}
+STRIDED: dict[str, Any] = SQUARE | {"routine": "cublasSgemmStridedBatched", "count": 3}
 OTHERS: list[dict[str, Any]] = [
     {"m": 9}, {"n": 4}, {"k": 5, "lda": 6}, {"lda": 7}, {"ldb": 7}, {"ldc": 7}, {"transa": 0, "transb": 1},
     {"transb": 2}, {"B": A}, {"routine": "cublasDgemm_v2"}, {"routine": "cublasSgemmStridedBatched"},
@@ -198,11 +213,31 @@ OTHERS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("first", "others"), [(SQUARE, OTHERS), (STRIDED, [{"stride_a": 7}, {"stride_b": 7}, {"stride_c": 7}])]
+)
+def test_what_meets_in_one_place_of_the_journal_is_told_apart(
+    fakes: Path, of_one_line: Path, first: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
+    """Other products than the first find no place."""
+    steps = [gemm(**first), *(gemm(**first | other) for other in others), gemm(**first)]
+    played = play(fakes, steps, library=of_one_line)
+    assert ([one.calls for one in played.seen], played.uncounted) == ([2], (len(others), 0, 0))
+
+
 def test_other_products_have_other_lines(fakes: Path) -> None:
     steps = [gemm(**SQUARE), *(gemm(**SQUARE | other) for other in OTHERS), gemm(**SQUARE)]
     played = play(fakes, steps)
     assert sorted(one.calls for one in played.seen) == [*[1] * len(OTHERS), 2]
     assert [(one.shape, one.leading) for one in played.seen if one.is_gram] == [((6, 6, 6), (6, 6, 6))]
+
+
+def test_a_matrix_and_the_same_one_transposed_are_counted_apart(fakes: Path) -> None:
+    same: dict[str, Any] = {"m": 3, "n": 3, "k": 6, "transa": 1, "lda": 6}
+    of_others = [{"B": B}, {"B": A, "ldb": 7}, {"B": A, "transa": 0, "k": 3}, {"B": A, "n": 2}]
+    played = play(fakes, [gemm(**same | {"B": A}), *(gemm(**same | one) for one in of_others)])
+    assert len(played.seen) == 5
+    assert [(one.shape, one.leading) for one in played.seen if one.is_gram] == [((3, 3, 6), (6, 6, 3))]
 
 
 # The loader

@@ -145,6 +145,51 @@ def test_times_are_of_what_ran_and_a_batch_is_counted_apart(played: Plays) -> No
     assert (batch.batches, batch.calls, batch.taken) == (3, 1, 0)
 
 
+def test_of_many_products_that_differ_in_one_layout_each_is_its_own(played: Plays) -> None:
+    more = range(1, 1201)
+    leading = [
+        *((6 + one, 3, 6) for one in more),
+        *((6, 3 + one, 6) for one in more),
+        *((6, 3, 6 + one) for one in more),
+    ]
+    random.Random(1).shuffle(leading)  # the first ones are remembered
+    layouts: list[dict[str, Any]] = [
+        {name: {"ld": ld} for name, ld in zip("abd", lds, strict=True)} for lds in leading
+    ]
+    seen = played(*(matmul(**layout, c={"ld": 6}) for layout in layouts)).seen
+    assert sorted(one.leading for one in seen if one.calls == one.taken == 1) == sorted(leading)
+
+
+# Descriptors that came before are known, and others are told apart
+
+
+ASKED_TWICE = """
+import ctypes
+from tests import lt_calls
+lt, driver = ctypes.CDLL("libcublasLt.so.13"), ctypes.CDLL("libcuda.so.1")
+for turn in range(3):
+    for n in range(1, 4):
+        lt_calls.call(lt, ctypes.c_void_p(1), lt_calls.matmul(n=n)[1], [])
+    print(lt.fake_attributes_asked())
+"""
+FILLED = """
+import ctypes
+from tests import lt_calls
+lt = ctypes.CDLL("libcublasLt.so.13")
+for at in range(1, 1500):
+    biased = {lt_calls.EPILOGUE: 4, lt_calls.BIAS: 64 * at}
+    lt_calls.call(lt, ctypes.c_void_p(1), lt_calls.matmul(operation=biased)[1], [])
+"""
+
+
+@pytest.mark.parametrize("before", ["", FILLED], ids=["at first", "behind others"])
+def test_descriptors_that_came_before_are_not_asked_again(fakes: Path, narrow: Path, before: str) -> None:
+    """New descriptors in other memory are not asked again either, nor behind many, each with another bias."""
+    first, *later = map(int, run_with_standin([sys.executable, "-c", before + ASKED_TWICE], [fakes], narrow))
+    assert first >= 3 * len(("compute", "scale", "transa", "transb"))
+    assert later == [first] * 2
+
+
 def test_whatever_came_before_descriptors_are_told_apart(played: Plays) -> None:
     """Each kind is called twice, with other calls between, and with more kinds than are remembered."""
     rng = random.Random(3)
