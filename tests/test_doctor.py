@@ -137,6 +137,7 @@ def test_a_toolkit_that_does_not_compile_is_a_problem(tool: Tool, nvcc: Nvcc, co
     ("told", "variable", "remedy"),
     [
         ("release 13.0", "CUDA_PATH", "fix that toolkit, set CUDA_PATH to another, or unset it"),
+        ("", "CUDA_HOME", "fix that toolkit, set CUDA_HOME to another, or unset it"),
         ("", "", "fix that toolkit, or set CUDA_HOME to another"),
     ],
 )
@@ -163,9 +164,11 @@ def at_home(nvcc: Path, home: Path) -> Path:
 @pytest.mark.parametrize(
     ("compiles", "home", "other", "told"),
     [
+        (WRITES, "empty", "", ["CUDA_HOME"]),
         ("exit 3", "empty", "empty", ["CUDA_HOME", "CUDA_PATH"]),
         (WRITES, "with a folder", "", ["CUDA_HOME"]),  # bin/nvcc, which is no compiler
         (WRITES, "real", "empty", []),  # is looked at first
+        ("exit 3", "real", "empty", []),
         (WRITES, "empty", "real", ["CUDA_HOME"]),
     ],
 )
@@ -240,6 +243,7 @@ def test_failing_nvidia_smi_is_a_note(tool: Tool, tools: Path, monkeypatch: pyte
         ("(13, 0, 0)", "pass", [State.OK, State.OK], ""),
         ("(14, 0, 0)", "pass", [State.NOTE, State.OK], ""),
         ("(13, 0, 0)", "raise Error('exclusive')", [State.OK, State.PROBLEM], "exclusive"),
+        ("(13, 0, 0)", "os.kill(os.getpid(), 11)", [State.PROBLEM], "signal SIGSEGV"),
     ],
 )
 def test_pycuda_opens_the_device(
