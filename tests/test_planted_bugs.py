@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
 
@@ -59,6 +60,26 @@ def test_a_planted_bug_is_rejected(bench: Bench, bug: Bug) -> None:
     found = rejection(bug, bench, is_whole=False)
     assert found is not None, "accepted"
     assert found[1], "nothing is said of it"
+
+
+def test_no_bug_is_planted_twice() -> None:
+    """Families share lines of templates: a bug is planted once, in one family that shows it."""
+    same = [
+        (one.name, other.name)
+        for one, other in combinations(filter(lambda bug: bug.way != GPU, bugs()), 2)
+        if (one.original, one.planted) == (other.original, other.planted)
+    ]
+    assert same == []
+
+
+def test_every_class_has_bugs_in_several_families_and_types() -> None:
+    every = [bug for bug in bugs() if bug.kind]
+    for kind in {bug.kind for bug in every}:
+        families = {bug.config.family for bug in every if bug.kind == kind}
+        assert len(families) >= 3 or kind == "alignment", kind
+    assert len({bug.config.family for bug in every}) >= 18
+    types = {bug.problem.dtype_name for bug in every}
+    assert types >= {"f32", "f64", "c64", "c128", "bf16", "f16", "tf32", "minplus_f32"}
 
 
 # --- Mutants ---
