@@ -39,7 +39,15 @@ FAULTS = {  # alpha -> what a kernel does where it is that
     669: "volatile int zero = 0; counters[0] = 5 / zero;",
     670: "if (threadIdx.x == 0) __trap();",
 }
+OPS: Ops = {  # by type: of kernels that the module has
+    "f32": ("nn", "tn", "ntt"),
+    "f64": ("nn", "nt", "ttt"),
+    "c64": ("nn", "cn", "jtt"),
+    "c128": ("nn", "ct"),
+    "f16": ("nn", "tn"),
+}
 EXTENTS = (1, 2, 3, 5, 8, 13, 31, 32, 33, 40)
+CALLS, SEED = (int(os.environ.get(f"TSM2_ODD_{name}", given)) for name, given in (("CALLS", "400"), ("SEED", "1")))
 SAME_AS_2 = (2, 2.0, np.float32(2), np.float64(2), np.int64(2))
 
 
@@ -63,23 +71,31 @@ def odd_module(folder: Path, ops: Ops) -> ModuleType:
     )
 
 
-def refused(rng: random.Random, a: Array, b: Array) -> dict[str, Any]:
-    """Draw arguments that no kernel may be given. test_exported_refusals.py has all of them."""
+def refused(a: Array, b: Array, has_out: bool) -> list[dict[str, Any]]:
+    """Return arguments of every kind that no kernel may be given."""
     read_only = np.array(b[:1].repeat(a.shape[0], 0), order="F")
     read_only.flags.writeable = False
     same = np.array(a, order="F", dtype=a.dtype)
     one = np.lib.stride_tricks.as_strided(same, (9, 9), (0, 0))  # an element, again and again
-    return rng.choice(
-        [
-            {"b": np.concatenate([b, b])},
-            {"a": a.astype(a.dtype.newbyteorder(">"))},
-            {"out": read_only},
-            {"a": one, "b": np.ones((9, 1), a.dtype)},
-            {"a": same, "b": np.ones((a.shape[1], a.shape[1]), a.dtype, order="F"), "out": same},
-            {"alpha": "1"},
-            {"stream": 0},
-        ]
-    )
+    return [
+        {"a": np.ma.masked_array(a)},
+        {"a": np.ones(a.shape, np.int64)},
+        {"b": np.ones(b.shape, np.float32 if b.dtype != np.float32 else np.float64)},
+        {"b": np.concatenate([b, b])},
+        {"a": np.stack([a, a]), "b": np.stack([b, b, b])},
+        {"a": a.tolist()},
+        {"a": a.astype(a.dtype.newbyteorder(">"))},
+        {"out": read_only},
+        {"a": one, "b": np.ones((9, 1), a.dtype)},
+        {"a": np.ones((9, 9), a.dtype), "b": np.ones((9, 9), a.dtype), "out": one},
+        {"a": np.array(a, order="F").repeat(2, 0).repeat(2, 1)[::2, ::2][::-1] if min(a.shape) > 1 else a[:, :0]},
+        {"a": same, "b": np.ones((a.shape[1], a.shape[1]), a.dtype, order="F"), "out": same},
+        {"alpha": "1"},
+        {"alpha": 10**400},
+        {"beta": [1] if has_out else 2},
+        {"stream": 0},
+        {"math": "tf32"},
+    ]
 
 
 def one_call(module: ModuleType, rng: random.Random, found: Found, ops: Ops) -> None:
@@ -90,29 +106,35 @@ def one_call(module: ModuleType, rng: random.Random, found: Found, ops: Ops) -> 
     arrays = operands(call, rng.randrange(1 << 30))
     arrays[0].flags.writeable = rng.random() < 0.5
     try:
-        trouble = _trouble(module, rng, kind, call, arrays)
+        if kind == "plain":
+            check_on_host(module, call, arrays)
+            trouble = ""
+        elif kind == "fault":
+            trouble = _trouble(module, call, arrays, {"alpha": rng.choice(list(FAULTS))}, is_fault=True)
+        else:
+            changes = rng.choice(refused(*arrays[:2], call.has_out))
+            trouble = _trouble(module, call, arrays, changes)
     except Exception as error:  # nothing else may come out of a call
         trouble = f"{type(error).__name__}: {error} from {call}"
     found.append((kind, trouble))
 
 
-def _trouble(module: ModuleType, rng: random.Random, kind: str, call: Call, arrays: list[Array]) -> str:
-    """Make the call, plain or as it must not be, and return what was wrong; "" if nothing was."""
-    if kind == "plain":
-        check_on_host(module, call, arrays)
-        return ""
+def _trouble(
+    module: ModuleType, call: Call, arrays: list[Array], changes: dict[str, Any], *, is_fault: bool = False
+) -> str:
+    """Make the call as it must not be, and return what was wrong; "" if nothing was."""
     conj_a, conj_b = call.conjugates
     a, b, out = arrays
     named: dict[str, Any] = {"a": a, "b": b, "out": out if call.has_out else None, "conj_a": conj_a, "conj_b": conj_b}
-    named |= {"alpha": rng.choice(list(FAULTS))} if kind == "fault" else refused(rng, a, b)
+    named |= changes
     before = [np.copy(whole_of(one)) for one in arrays]
     try:
         module.gemm(**named)
     except KernelFault as fault:
-        return "" if kind == "fault" and "of block" in str(fault) else f"another fault, or without its place: {fault}"
+        return "" if is_fault and "of block" in str(fault) else f"another fault, or without its place: {fault}"
     except (TypeError, ValueError, LookupError):
         same = all(x.tobytes() == whole_of(y).tobytes() for x, y in zip(before, arrays, strict=True))
-        return "" if kind == "refused" and same else f"a refused call wrote, or a fault was refused: {call}"
+        return "" if not is_fault and same else f"a refused call wrote, or a fault was refused: {call}"
     return f"nothing was raised: {call}"
 
 
@@ -122,7 +144,7 @@ def odd_calls(module: ModuleType, calls: int, threads: int, ops: Ops) -> Found:
     at_once = threading.Barrier(threads)
 
     def work(thread: int) -> None:
-        rng = random.Random(thread)
+        rng = random.Random(f"{SEED} {thread}")
         at_once.wait()
         for _ in range(thread, calls, threads):
             one_call(module, rng, found[thread], ops_of(ops))
@@ -131,14 +153,28 @@ def odd_calls(module: ModuleType, calls: int, threads: int, ops: Ops) -> Found:
     return [one for of_thread in found for one in of_thread]
 
 
-FEW = {"f32": ("nn", "ntt"), "c128": ("ct",)}
+@pytest.fixture(scope="module")
+def of_all_types(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> ModuleType:
+    return odd_module(tmp_path_factory.mktemp("module"), OPS)
 
 
-def test_calls_of_many_threads_with_faults_among_them(tmp_path: Path) -> None:
-    found = odd_calls(odd_module(tmp_path, FEW), calls=400, threads=8, ops=FEW)
+def test_calls_of_many_threads_with_faults_among_them(of_all_types: ModuleType) -> None:
+    """TSM2_ODD_CALLS is how many, and TSM2_ODD_SEED draws others."""
+    found = odd_calls(of_all_types, calls=CALLS, threads=8, ops=OPS)
     assert [one for one in found if one[1]] == []
     counts = Counter(kind for kind, _ in found)
-    assert min(counts[kind] for kind in ("plain", "refused", "fault")) > 30
+    assert min(counts[kind] for kind in ("plain", "refused", "fault")) > 0.075 * CALLS
+
+
+@pytest.mark.parametrize("dtype", OPS)
+def test_each_call_that_must_not_be_is_refused(of_all_types: ModuleType, dtype: str) -> None:
+    """With `out` and without, and even if an extent is 1."""
+    rng = random.Random(SEED)
+    for _ in range(20):
+        call = replace(random_call(rng, ops_of({dtype: OPS[dtype]}), EXTENTS), stream=None, is_vector=False)
+        arrays = operands(call, rng.randrange(1 << 30))
+        for at, changes in enumerate(refused(*arrays[:2], call.has_out)):
+            assert _trouble(of_all_types, call, arrays, changes) == "", at
 
 
 def test_a_fault_leaves_nothing_behind(tmp_path: Path) -> None:
