@@ -22,6 +22,7 @@ from tests.processes import python
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.candidate import Candidate
@@ -41,6 +42,7 @@ from tsm2_tune.tuner.worker.client import Attempt, FinalRound, Worker, WorkerErr
 pytestmark = pytest.mark.slow
 
 CONFIG = Tsm2Config("v2", threads=32, columns=2, prefetch=4)
+SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
 PROBLEM = Problem(100, 3, 40, "f32")
 BODY = "scalar *staged ="
 
@@ -58,6 +60,28 @@ def test_a_process_that_was_started_ahead_takes_the_first_request(try_kernel: Tr
     started = worker._process
     worker.close()  # before it has opened its device
     assert started.returncode is not None
+
+
+ENDS_COUNT = "atomic_inc_acq_rel(counter, count - 1);"
+
+
+@pytest.mark.parametrize(
+    ("original", "planted", "said"),
+    [
+        (ENDS_COUNT, "atomic_add_acq_rel(counter, 1);", "timed call: left the counter of tile 0 at 3, not at 0"),
+        (BODY, "partials[-2] = 0;", "wrote where it must not, 1 elements, first 2 elements before the workspace"),
+        (BODY, "counters[-1] = 0;", "wrote 4 bytes before the start of a buffer"),
+        (BODY, "counters[1 << 20] = 0;", "bytes past its end"),
+    ],
+)
+def test_a_workspace_that_is_not_left_as_it_was_is_told(
+    try_kernel: TryKernel, original: str, planted: str, said: str
+) -> None:
+    planted += f"\n    {BODY}" if original == BODY else ""
+    result = try_kernel(SPLIT, PROBLEM, lambda text: text.replace(original, planted))
+    assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED)
+    assert said in result.detail
+    assert try_kernel(SPLIT, PROBLEM, str).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize(
@@ -99,9 +123,11 @@ def test_a_request_that_no_worker_begins_is_sent_twice(
     worker: Worker, try_kernel: TryKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
-    worker._process.kill()  # between two requests, which is nobody's crash
-    worker._process.wait()
+    process = worker._process
+    process.kill()  # between two requests, which is nobody's crash
+    process.wait()
     assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
+    assert worker._process is not process
     connected, killed = worker._connected, set[int]()
 
     def doomed() -> Connection:
@@ -191,8 +217,10 @@ def test_support_kernels_that_are_lost_twice_end_the_run_in_a_sentence(
     assert worker.ceilings().read_gbytes_per_s > 0
     worker.close()
     worker = Worker("cpu", lambda: gone, limit_seconds=30.0)
-    with pytest.raises(WorkerError, match=r"\.gone was removed"):
+    with pytest.raises(WorkerError, match=r"\.gone was removed") as ended:
         worker.ceilings()
+    assert "twice: find out what cleans the cache" not in str(ended.value)
+    worker.close()
 
     def opening(self: Worker, path: str) -> tuple[Any, Connection]:
         """A process that misses the kernels when it opens its device."""
@@ -244,8 +272,8 @@ def asked_all(worker: Worker, *requests: Attempt) -> list[Outcome]:
 
 @pytest.mark.parametrize(
     ("planted", "outcome"),
-    [(WRONG, Outcome.WRONG_RESULT), (FAULTY, Outcome.CRASHED), (ENDLESS, Outcome.TIMED_OUT)],
-    ids=["wrong", "faulty", "endless"],
+    [(RIGHT, Outcome.OK), (WRONG, Outcome.WRONG_RESULT), (FAULTY, Outcome.CRASHED), (ENDLESS, Outcome.TIMED_OUT)],
+    ids=["right", "wrong", "faulty", "endless"],
 )
 def test_each_request_has_its_own_answer(
     hasty: Worker, request_for: RequestFor, planted: str, outcome: Outcome
