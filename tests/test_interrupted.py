@@ -20,7 +20,7 @@ from tests.conftest import ONCE, TryKernel
 from tests.fabricated import plain_sql
 from tests.on_host import ON_HOST
 from tests.workers import Disturbed
-from tsm2_tune.errors import DeviceError
+from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
@@ -32,6 +32,7 @@ from tsm2_tune.tuner.device.cuda_kernel import FAULTS, fault_of, refusal_of
 from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome
+from tsm2_tune.tuner.runs.events import FinalFailure
 from tsm2_tune.tuner.search import finals as tuning
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Tuner
@@ -96,6 +97,18 @@ def test_a_compiler_that_is_stopped_once_starts_again(tuner: Tuner, monkeypatch:
     assert (outcomes(tuner), len(given)) == (BOTH_RIGHT, 3)
 
 
+def test_the_tuners_own_kernels_are_compiled_again_too(quick: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that is stopped twice at them ends the run."""
+    target = replace(find_target("cpu"), toolchain=quick)
+    given = failing(monkeypatch, 1, kernels_only=False)
+    with Tuner(target, Options()):
+        assert len(given) == 2
+    failing(monkeypatch, 2, kernels_only=False)
+    refusal = r"killed \(SIGKILL\); find out what kills it, then run this again$"
+    with pytest.raises(ToolMissing, match=refusal), Tuner(target, Options()):
+        pass
+
+
 @pytest.mark.usefixtures("known_ceilings")
 def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = (*TUNE, "--db", str(path))
@@ -136,7 +149,7 @@ def test_a_winner_is_watched_for_races_where_the_compiler_can(
     assert (result.outcome, result.detail) == (outcome, said)
 
 
-@pytest.mark.parametrize("content", [None, b"no library"])
+@pytest.mark.parametrize("content", [None, b"", b"no library"])
 def test_a_cache_that_is_damaged_fails_no_kernel(quick: Toolchain, content: bytes | None) -> None:
     """Its files are removed, or the kernel's has other content."""
     seen = list[str]()
@@ -160,6 +173,18 @@ def test_a_cache_that_is_emptied_again_and_again_interrupts(quick: Toolchain) ->
         trials = list(tuner.tune(search_of(tuner)))
     assert [trial.outcome for trial in trials] == [Outcome.INTERRUPTED] * 2
     assert trials[0].detail.startswith("its cached binary was changed or removed")
+
+
+@pytest.mark.parametrize("missing", [None, "", PROBLEM.dtype_name])
+def test_a_run_compiles_what_verifies_its_own_types(tuner: Tuner, missing: str | None) -> None:
+    """A worker starts, too, where its own kernels are gone."""
+    tuner.expect(PROBLEM)
+    assert list(tuner._compilers._support_paths) == ["", "f32"], "a host's compilers disturb no measurement"
+    tuner.expect(replace(PROBLEM, dtype_name="tf32"))
+    if missing is not None:
+        Path(tuner._compilers.support(missing)).unlink()
+    assert outcomes(tuner) == BOTH_RIGHT
+    assert list(tuner._compilers._support_paths) == ["", "f32"]
 
 
 def test_a_kernel_that_does_not_load_has_a_verdict(quick: Toolchain) -> None:
@@ -202,6 +227,16 @@ def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeyp
     assert "1 interrupted by the machine" in result.output
     assert run(*command).exit_code == 0
     assert plain_sql(path, "SELECT max(round) FROM measurement") == [(1,)]
+
+
+def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    past = prior_trials(tuner)
+    with monkeypatch.context() as patch:
+        failing(patch, 2)
+        failure = tuner.final(PROBLEM, past)
+        assert isinstance(failure, FinalFailure)
+        assert failure.interrupted
+    assert isinstance(tuner.final(PROBLEM, past), Final)
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
