@@ -1,7 +1,7 @@
 """Hostile values of each column of the schema, which a foreign file may hold, and what a command may do about them.
 
 POOL has values of all kinds, and those at both sides of each domain's ends. A column's own domain says which of them
-are wrong in it; test_hostile_rows.py states what no domain may contain.
+are wrong in it; test_domains.py states once more what each domain contains.
 """
 
 from __future__ import annotations
