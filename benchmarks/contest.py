@@ -118,8 +118,10 @@ def opened(
     device: Device = HostDevice(support_path=path) if target.is_host else CudaDevice(int(target.spec), path)
     if isinstance(device, CudaDevice):
         libraries = Cublas(), CublasLt(device, LT_WORKSPACE_BYTES)
-    yield Contest(device, target, path, effort, phases or PhaseTimer(), cache, libraries)
-    device.close()
+    try:
+        yield Contest(device, target, path, effort, phases or PhaseTimer(), cache, libraries)
+    finally:
+        device.close()
 
 
 class Contest:

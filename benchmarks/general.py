@@ -16,11 +16,12 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import product, takewhile
+from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -55,6 +56,7 @@ SHORT_KS, WIDTHS = (32, 64), (1024, 2048, 4096, 8192)
 STENCIL_SIZES = {"f32": 4096, "f64": 2048, "c64": 4096, "c128": 2048}
 VARIANTS_SIZE = 2048
 VARIANTS = 24  # per type and storage order
+T = TypeVar("T")
 TRIAL = Effort(spread=0.005, min_samples=3, max_samples=9, limit_seconds=0.15, warm_up_seconds=0.005)
 FINAL = Effort(spread=0.002, min_samples=7, max_samples=31, limit_seconds=0.3, warm_up_seconds=0.01)
 
@@ -96,13 +98,22 @@ def times_us(contest: Contest, problem: Problem, configs: Sequence[KernelConfig]
         return {config: measured.median_us for config, measured in zip(launches, found, strict=True)}
 
 
+def until(end: float, items: Iterable[T], result: ResultFile) -> Iterator[T]:
+    """Yield the items until the time `end`. Note in the result if items are left."""
+    for item in items:
+        if time.monotonic() >= end:
+            result.facts["complete"] = False
+            return
+        yield item
+
+
 def measure_cells(contest: Contest, result: ResultFile, end: float) -> None:
     """Measure the cells until the time `end`."""
     limits = contest.target.limits
     todo = [(table, problem, tried_first(table, problem, limits)) for table, problem in problems()]
     compile_all(((problem, config) for _, problem, choices in todo for config in choices), contest.target)
     of_type: dict[str, KernelConfig] = {}
-    for table, problem, choices in takewhile(lambda _: time.monotonic() < end, todo):
+    for table, problem, choices in until(end, todo, result):
         beside = of_type.get(problem.dtype_name) if table != STENCIL else None
         every = dict.fromkeys((*choices, *filter(None, [beside])))
         found = times_us(contest, problem, tuple(every))
@@ -128,7 +139,7 @@ def measure_cells(contest: Contest, result: ResultFile, end: float) -> None:
 def measure_variants(contest: Contest, result: ResultFile, end: float) -> None:
     """Time a sample of the stencil's configurations for each element type and storage order until the time `end`."""
     limits = contest.target.limits
-    for dtype, op in takewhile(lambda _: time.monotonic() < end, product(FMA_DTYPES, PAPER_OPS)):
+    for dtype, op in until(end, product(FMA_DTYPES, PAPER_OPS), result):
         problem = Problem(VARIANTS_SIZE, VARIANTS_SIZE, VARIANTS_SIZE, dtype, op)
         kept = search_space(problem, limits, families=["gemm"]).kept
         first = first_choices([FAMILIES["gemm"]], problem, limits, candidate_times_us)
@@ -167,7 +178,7 @@ def main(spec: str, time_limit: float, output: Path) -> None:
         result = ResultFile(output, {**facts, "variants": []})
         measure_cells(contest, result, end)
         measure_variants(contest, result, end)
-    result.facts["complete"] = time.monotonic() < end
+    result.facts.setdefault("complete", True)
     result.write()
     click.echo("\n\n".join(tables(result.content).values()))
     if wrong := [row["configuration"] for row in result.rows if not row["verified"]]:

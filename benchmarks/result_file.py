@@ -132,6 +132,8 @@ def require_folder(path: Path) -> None:
 def require_new(path: Path, remedy: str = "name another --output") -> None:
     """Raise InputError if the file exists, so that a run does not overwrite hours of measurements."""
     require_folder(path)
+    if path.suffix == ".xz":
+        raise InputError(f"{path}: results are written as JSON: name a file without .xz, and compress it afterwards")
     if path.exists():
         raise InputError(f"{path} exists: {remedy}")
 

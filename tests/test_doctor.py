@@ -86,8 +86,10 @@ def smi(tool: Tool) -> Smi:
         clocks: str = "1980, 1980, 1980, 1980",
         reasons: str = "0x1",
         processes: str = "",
+        old: bool = False,
     ) -> list[Finding]:
-        answers = {"driver_version": modes, "clocks.sm": f"{clocks}, {reasons}, {reasons}", "pid": processes}
+        answers = {"driver_version": modes, "clocks.sm": clocks, "pid": processes}
+        answers["clocks_throttle_reasons" if old else "clocks_event_reasons"] = reasons
         cases = "\n".join(f"  *{query}*) echo '{text}';;" for query, text in answers.items())
         tool("nvidia-smi", f"case \"$2\" in\n{cases}\n  *) echo 'not a valid field'; exit 2;;\nesac")
         return nvidia_smi.nvidia_smi(QUESTION)
@@ -199,6 +201,7 @@ def test_variables_before_the_nvcc_that_name_none_are_told(
         ({"clocks": "1200, 1980, 1200, 1980"}, "clocks", State.NOTE, "a clock setting, 1200 MHz"),
         ({"reasons": "0x0000000000000002"}, "clocks", State.NOTE, "nvidia-smi -rgc"),
         ({"reasons": "0x0000000000000024"}, "clocks", State.NOTE, "the power limit, a thermal limit."),
+        ({"reasons": "0x0000000000000024", "old": True}, "clocks", State.NOTE, "the power limit, a thermal limit."),
         ({"processes": "77, python, 1000"}, "processes", State.NOTE, "77 (python)"),
     ],
 )

@@ -298,7 +298,7 @@ def test_workers_need_no_way_to_the_database(server: TestServer, workers: Worker
 
 
 def test_what_is_no_message_ends_its_worker() -> None:
-    channel = clusters.DaskChannel(None, None)
+    channel = clusters.DaskChannel(None, "name")
     channel.received.append('{"is": "OpenDevice"}')
     answer = channel.recv()
     assert isinstance(answer, Failed)

@@ -158,9 +158,15 @@ def test_shapes_file_is_read_or_refused(content: bytes, reason: str, tmp_path: P
             shapes_in(path)
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.slow
-def test_shapes_come_through_a_pipe_that_ends() -> None:
+def test_shapes_come_through_a_pipe_that_ends(tmp_path: Path) -> None:
     reads, writes = os.pipe()
+    os.write(writes, b"8x8x8\n")
+    os.mkfifo(tmp_path / "fifo")
+    for name in (tmp_path / "fifo", f"/dev/fd/{reads}"):
+        with pytest.raises(InputError, match=r"did not end within 0\.2 s: write the whole file first"):
+            shapes_in(name)
     os.write(writes, b"9x8x8\n")
     os.close(writes)
     assert shapes_in(f"/dev/fd/{reads}") == ["9x8x8"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import codecs
 import os
 import re
+import select
 import stat
+import time
 from collections.abc import Iterable, Iterator
 
 from tsm2_tune.api.parse import (
@@ -27,6 +29,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.shapes import Shape, parse_shapes
 
 MOST_PROBLEMS = 100_000
+MOST_SHAPES_SECONDS = 60.0  # until the end of a shapes file that is a pipe
 MOST_SHAPES_BYTES = 16_000_000  # of a shapes file; enough for MOST_PROBLEMS with comments
 STANDARD_INPUT = ("-", "/dev/stdin")
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -126,22 +129,9 @@ def _parsed_item(item: str) -> Parsed:
 def _shapes_text(name: str) -> str:
     """Return the text of a shapes file in UTF-8 or UTF-16, without byte order marks.
 
-    Raise InputError if the file cannot be read, is too large or is no text.
+    Raise InputError if it is no text.
     """
-    is_input = name in STANDARD_INPUT
-    try:
-        found = os.stat(0 if is_input else name)
-        if not (is_input or stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):  # opening may have effects
-            raise InputError(f"shapes file {name!r} is not a regular file: name a text file of MxNxK items")
-        content = b""
-        if found.st_size or not stat.S_ISREG(found.st_mode):  # files in /proc are empty, and may block
-            with open(0 if is_input else name, "rb", closefd=not is_input) as file:
-                content = file.read(MOST_SHAPES_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
-        raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
-    if len(content) > MOST_SHAPES_BYTES:
-        raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
+    content = _shapes_content(name)
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         text = content.decode("utf-16" if is_utf16 else "utf-8")
@@ -150,3 +140,45 @@ def _shapes_text(name: str) -> str:
     if "\0" in text:
         raise InputError(f"shapes file {name!r} cannot be read: it contains NUL characters; save it as UTF-8")
     return text.replace("\ufeff", "")  # concatenated files have marks in the middle too
+
+
+def _shapes_content(name: str) -> bytes:
+    """Return the bytes of a shapes file, which is a regular file, a pipe or standard input.
+
+    Raise InputError for another kind of file, for a file that is too large, and if reading takes too long.
+    """
+    try:
+        if name in STANDARD_INPUT:
+            return _content(0, name)
+        found = os.stat(name)
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # opening a device may have effects
+            raise InputError(f"shapes file {name!r} is not a regular file: name a text file of MxNxK items")
+        if stat.S_ISREG(found.st_mode) and not found.st_size:  # includes files in /proc, which may block
+            return b""
+        number = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            return _content(number, name)
+        finally:
+            os.close(number)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
+        raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
+
+
+def _content(number: int, name: str) -> bytes:
+    """Return the bytes of an open file.
+
+    Raise InputError if the file has more than MOST_SHAPES_BYTES, or does not end within MOST_SHAPES_SECONDS.
+    """
+    ends, content, ready = time.monotonic() + MOST_SHAPES_SECONDS, bytearray(), select.poll()
+    ready.register(number, select.POLLIN)
+    while ready.poll(max(0.0, ends - time.monotonic()) * 1e3):
+        part = os.read(number, 2**20)
+        content += part
+        if not part:
+            return bytes(content)
+        if len(content) > MOST_SHAPES_BYTES:
+            raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
+    raise InputError(
+        f"shapes file {name!r} did not end within {MOST_SHAPES_SECONDS:g} s: write the whole file first, then name it"
+    )

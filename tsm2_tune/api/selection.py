@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tsm2_tune.api.parse import (
     GRAM,
@@ -57,24 +57,30 @@ class Selection:
         return bool(self.problems or self.shapes or self.dtypes or self.ops)
 
     def none_of(self, what: str, stored: Collection[tuple[Problem, str]], place: object) -> str:
-        """Return the error message for a selection without results. It names the stored values of each given option.
+        """Return the error message for a selection without results. It names options that would select results.
 
         `what` names a result, such as "winner". `stored` contains the (problem, cache state) of all results. `place`
         is the database.
         """
-        texts: dict[str, tuple[bool, Callable[[Problem, str], str]]] = {
-            "--shapes": (
-                bool(self.shapes or self.problems),
-                lambda problem, _: problem.text if self.problems else problem.shape,
-            ),
-            "--dtype": (bool(self.dtypes), lambda problem, _: problem.dtype_name),
-            "--op": (bool(self.ops), lambda problem, _: problem.op),
-            "--cache": (self.cache is not None, lambda _, cache: cache),
+        kinds: dict[str, tuple[Selection, Callable[[Problem, str], str]]] = {}
+        if self.shapes or self.problems:
+            others = replace(self, shapes=frozenset(), problems=frozenset())
+            kinds["--shapes"] = others, lambda problem, _: problem.text if self.problems else problem.shape
+        if self.dtypes:
+            kinds["--dtype"] = replace(self, dtypes=frozenset()), lambda problem, _: problem.dtype_name
+        if self.ops:
+            kinds["--op"] = replace(self, ops=frozenset()), lambda problem, _: problem.op
+        if self.cache is not None:
+            kinds["--cache"] = replace(self, cache=None), lambda _, cache: cache
+        there = {
+            name: {value(*one) for one in stored if one[0] in others and others.cache in (None, one[1])}
+            for name, (others, value) in kinds.items()
         }
-        known = (
-            f"{name} {_few({text(*one) for one in stored})}" for name, (is_given, text) in texts.items() if is_given
-        )
-        return f"no {what} of {len(stored)} matches: {place} has {' or '.join(known)}"
+        rest = " if the other options stay the same" if len(kinds) > 1 and any(there.values()) else ""
+        if not any(there.values()):
+            there = {name: {value(*one) for one in stored} for name, (_, value) in kinds.items()}
+        known = (f"{name} {_few(values)}" for name, values in there.items() if values)
+        return f"no {what} of {len(stored)} matches: {place} has {' or '.join(known)}{rest}"
 
     def device_in(self, store: Store) -> str | None:
         """Return the stored name of the selected device; None if all devices are selected.

@@ -47,9 +47,14 @@ _TIME = re.compile(
 
 
 class WholeNumber(click.IntRange):
-    """The click type of an integer in a range, with the name that its error message shows."""
+    """The click type of an integer in a range. Unlike int(), it refuses `1_000` and digits of other scripts."""
 
     name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch("[+-]?[0-9]+", value.strip()):
+            self.fail(f"{value!r} is not a valid {self.name}: expected digits from 0 to 9.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Seconds(click.FloatRange):

@@ -70,12 +70,14 @@ def predict(
 
 def _text_of(spec: str | None) -> Pretuned:
     """Return the pretuned kernels for a card. Raise InputError if there are none."""
+    from tsm2_tune.api.parse import hint_of
     from tsm2_tune.pretuned import pretuned
 
     texts = {one.name: one for one in pretuned()}
     if spec is None or spec.lower() not in texts:
         asked = "no card is named" if spec is None else f"there are no pretuned kernels for {spec!r}"
-        raise InputError(f"{asked}: name one of {', '.join(texts)} with --device, or a database with --db")
+        known = f"name one of {', '.join(texts)} with --device, or a database with --db"
+        raise InputError(f"{asked}: {known}{hint_of(spec, list(texts))}")
     return texts[spec.lower()]
 
 

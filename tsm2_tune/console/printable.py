@@ -39,7 +39,7 @@ def fields(value: object, names: str) -> dict[str, Any]:
 
     A problem or a configuration is returned as its text.
     """
-    found = {name: getattr(value, name, None) for name in names.split()}
+    found = {name: None if value is None else getattr(value, name) for name in names.split()}
     return {name: getattr(one, "text", one) for name, one in found.items()}
 
 

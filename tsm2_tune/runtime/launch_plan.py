@@ -247,7 +247,21 @@ class Plan:
         return factor is None
 
 
-class Bound:
+class OfArrays:
+    """Base class of plans that hold arrays.
+
+    Such a plan cannot be copied or pickled, since the copy would have other arrays than the plan.
+    """
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a plan belongs to its arrays and to this process, and cannot be copied or pickled: plan again"
+        )
+
+
+class Bound(OfArrays):
     """A plan with its arrays, alpha and beta. Calling it launches the kernel."""
 
     __slots__ = ("addresses", "alpha", "arrays", "beta", "match", "plan", "slots", "stream")
@@ -276,7 +290,7 @@ class Bound:
         return out
 
 
-class BoundVendor:
+class BoundVendor(OfArrays):
     """A plan whose product the arrays' own library computes. Calling it starts this product."""
 
     __slots__ = ("arrays", "match", "multiply", "stream")

@@ -36,7 +36,7 @@ class Design(Protocol):
 class Candidate:
     """A configuration for a problem on a device. Resources, launch and occupancy are computed on first access."""
 
-    family: Design  # kernel family: computes resources, launch, traffic and occupancy of a configuration
+    family: Design  # kernel family: computes resources, launch and occupancy of a configuration
     config: KernelConfig  # the values of the tunables
     problem: Problem  # the matrix product
     limits: DeviceLimits  # hardware limits of the device

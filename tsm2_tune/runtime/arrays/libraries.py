@@ -91,6 +91,8 @@ def check_tensor(name: str, tensor: Any) -> None:
 def device_interface(name: str, array: Any) -> Any:
     """Return a dict like `__cuda_array_interface__` that describes the array; None if it has no device memory."""
     try:
+        if is_torchs(array) and array.requires_grad:  # allowed if gradients are not recorded: see TENSORS
+            array = array.detach()
         if speaks_dlpack(array):
             return dlpack_interface(array)
         return getattr(array, "__cuda_array_interface__", None)

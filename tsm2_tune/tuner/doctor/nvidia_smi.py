@@ -66,20 +66,25 @@ def _fields(tool: str, bus_id: str, names: tuple[str, ...]) -> dict[str, str]:
 
     Raise _Refused if the driver lacks all fields.
     """
-    found = dict.fromkeys(names, UNKNOWN)
-    for several in (names, *((name,) for name in names)):
-        try:
-            lines = _asked(tool, bus_id, f"--query-gpu={','.join(several)}")
-        except _Refused:
-            if several == names[-1:] and set(found.values()) == {UNKNOWN}:
-                raise
-            continue
-        if len(lines) != 1 or len(lines[0]) != len(several):
-            raise _Silent(f"does not report {', '.join(several)}")
-        found |= zip(several, lines[0], strict=True)
-        if several == names:
-            break
-    return found
+    try:
+        lines = _asked(tool, bus_id, f"--query-gpu={','.join(names)}")
+    except _Refused:
+        if len(names) == 1:
+            raise
+        found = {name: _field(tool, bus_id, name) for name in names}
+        if set(found.values()) == {UNKNOWN}:
+            raise
+        return found
+    if len(lines) != 1 or len(lines[0]) != len(names):
+        raise _Silent(f"does not report {', '.join(names)}")
+    return dict(zip(names, lines[0], strict=True))
+
+
+def _field(tool: str, bus_id: str, name: str) -> str:
+    try:
+        return _fields(tool, bus_id, (name,))[name]
+    except _Refused:
+        return UNKNOWN
 
 
 def _modes(tool: str, bus_id: str) -> Finding:
@@ -98,8 +103,8 @@ def _modes(tool: str, bus_id: str) -> Finding:
 
 
 def _clocks(tool: str, bus_id: str) -> Finding:
-    told = _fields(tool, bus_id, (*CLOCKS, *REASONS))
-    bits = next((int(told[name], 16) for name in REASONS if told[name].startswith("0x")), 0)
+    told = _fields(tool, bus_id, CLOCKS)
+    bits = _reasons(tool, bus_id)
     found = f"SM {told['clocks.sm']} of at most {told['clocks.max.sm']} MHz"
     lowered = [why for bit, why in LOWERED.items() if bits & bit]
     if not lowered:
@@ -115,6 +120,16 @@ def _clocks(tool: str, bus_id: str) -> Finding:
         )
     means = "times vary less, but hold only for this clock"
     return note("clocks", found, means=means, remedy="nvidia-smi -rgc and -rac, as root, for the default clocks")
+
+
+def _reasons(tool: str, bus_id: str) -> int:
+    """Return the bit mask of the reasons that lower the GPU's clock now; 0 if it is unknown."""
+    for name in REASONS:
+        try:
+            return int(_fields(tool, bus_id, (name,))[name], 16)
+        except (_Silent, ValueError):
+            continue
+    return 0
 
 
 def _processes(tool: str, bus_id: str) -> Finding:

@@ -1,4 +1,4 @@
-"""The cubins of an export: compiled for the architectures on which kernels were tuned, with verified code only."""
+"""The cubins of an export: they have the machine code that was verified in full."""
 
 from __future__ import annotations
 

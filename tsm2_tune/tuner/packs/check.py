@@ -162,8 +162,15 @@ def check_products(
         for one in rest:
             if one.choice is found.choice:
                 has_failed = found.outcome not in (Outcome.OK, Outcome.INTERRUPTED)
-                us = None if found.measured is None else found.measured.median_us, found.cublas_us
-                yield CheckedProduct(one.choice.asked, one.place, found.config.text, *us, has_failed, found.trouble)
+                yield CheckedProduct(
+                    one.choice.asked,
+                    one.place,
+                    found.config.text,
+                    None if found.measured is None else found.measured.median_us,
+                    found.cublas_us,
+                    has_failed,
+                    found.trouble,
+                )
                 break
             if one.choice.is_vendor_chosen:
                 yield CheckedProduct(one.choice.asked, one.place, "")

@@ -241,7 +241,7 @@ def condition(is_alike: bool) -> TextClause:
 
 
 def winners(is_alike: bool | None) -> Subquery:
-    """Return a subquery with the rows of the view `best`; without None, only those that pass an `Among` filter.
+    """Return a subquery with the rows of the view `best`: those that pass an `Among` filter, or all if it is None.
 
     It repeats the view's SQL, since another program may have altered the view in the file.
     """

@@ -8,6 +8,7 @@ from typing import TypeVar
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.results import vendor_measurements
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.trial import Outcome
@@ -60,9 +61,12 @@ def remove(connection: Connection, trials: Sequence[int]) -> None:
 
 def remove_unused(connection: Connection) -> dict[str, int]:
     """Delete the rows that no trial refers to. Return their number for each table that had such rows."""
-    removed = {VENDOR.name: remove_vendor(connection, UNUSED[VENDOR])}
-    for table, which in list(UNUSED.items())[1:]:
-        removed[table.name] = connection.execute(delete(table).where(which)).rowcount
+    removed = {}
+    for table, which in UNUSED.items():
+        if table is VENDOR:
+            removed[table.name] = vendor_measurements.remove(connection, which)
+        else:
+            removed[table.name] = connection.execute(delete(table).where(which)).rowcount
     keys = paragraphs.unused(connection)
     for part in _parts(keys):
         connection.execute(delete(schema.paragraph).where(schema.paragraph.c.key.in_(part)))
@@ -86,13 +90,6 @@ def remove_measurements(connection: Connection, trials: Sequence[int]) -> None:
         measured = select(schema.measurement.c.id).where(of_trials)
         connection.execute(delete(schema.sample).where(schema.sample.c.measurement_id.in_(measured)))
         connection.execute(delete(schema.measurement).where(of_trials))
-
-
-def remove_vendor(connection: Connection, *which: ColumnElement[bool]) -> int:
-    """Delete the vendor libraries' measurements that meet the conditions, and their samples. Return their number."""
-    numbers = select(VENDOR.c.id).where(*which)
-    connection.execute(delete(schema.vendor_sample).where(schema.vendor_sample.c.measurement_id.in_(numbers)))
-    return connection.execute(delete(VENDOR).where(*which)).rowcount
 
 
 def _parts(values: Sequence[T]) -> list[Sequence[T]]:

@@ -88,7 +88,10 @@ def add_or_change(connection: Connection, table: Table, key: Collection[str], va
 
 
 def add_alone(connection: Connection, table: Table) -> bool:
-    """On PostgreSQL, lock the table against inserts and return True: another one may have inserted the row before."""
+    """Lock the table against other inserts if the database is PostgreSQL. Return whether it was locked.
+
+    Another process may have inserted the row before the lock.
+    """
     is_shared = connection.dialect.name == "postgresql"
     if is_shared:
         connection.exec_driver_sql(f'LOCK TABLE "{table.name}" IN SHARE ROW EXCLUSIVE MODE')

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, bindparam, exists, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, exists, select
 
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
-from tsm2_tune.tuner.results import forget, queries, records
+from tsm2_tune.tuner.results import queries, records
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.columns import record_of, values_of
 from tsm2_tune.tuner.results.logical_clock import FinalStamp
@@ -55,13 +55,20 @@ def add(
 ) -> None:
     """Store the vendor's measurements in a round of a final comparison, instead of earlier ones."""
     of_round = (VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
-    forget.remove_vendor(connection, *of_round)
+    remove(connection, *of_round)
     place = {"run_id": run_id, "problem_id": problem_id, "round": round_, **of_final._asdict()}
     times = [
         (place | values_of(one, VENDOR) | values_of(one.measurement, VENDOR), one.measurement.samples_us)
         for one in measured
     ]
     add_times(connection, VENDOR, SAMPLE, times)
+
+
+def remove(connection: Connection, *which: ColumnElement[bool]) -> int:
+    """Delete the measurements that meet the conditions, and their samples. Return the number of measurements."""
+    numbers = select(VENDOR.c.id).where(*which)
+    connection.execute(delete(SAMPLE).where(SAMPLE.c.measurement_id.in_(numbers)))
+    return connection.execute(delete(VENDOR).where(*which)).rowcount
 
 
 def with_vendor_times(connection: Connection, winners: Sequence[tuple[BestRow, Rounds]]) -> Iterator[BestRow]:

@@ -15,6 +15,7 @@ import uuid
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing.connection import wait
 from typing import Any, Self
 
@@ -49,10 +50,18 @@ class Facts:
 class DaskChannel:
     """The calling process's connection to the process on a worker: two queues of the scheduler, with JSON."""
 
-    def __init__(self, to: Any, received_from: Any) -> None:
-        self._to, self._from = to, received_from
+    def __init__(self, client: Any, name: str) -> None:
+        self._client, self._name = client, name
         self.received = deque[Any]()  # messages that were not read yet
         self.is_lost = False
+
+    @cached_property
+    def _to(self) -> Any:
+        return _distributed().Queue(f"{self._name}-to", client=self._client)
+
+    @cached_property
+    def _from(self) -> Any:
+        return _distributed().Queue(f"{self._name}-from", client=self._client)
 
     def send(self, message: object) -> None:
         """Send the message. Raise OSError if the worker was lost or the scheduler does not answer."""
@@ -161,7 +170,7 @@ class Cluster(DevicePool):
 
     def _start(self, worker: str, sharing: int) -> DeviceProcess:
         name = f"tsm2-tune-{uuid.uuid4().hex}"
-        channel = DaskChannel(*_queues(name, client=self._client))
+        channel = DaskChannel(self._client, name)
         future = self._client.submit(
             work, name, key=name, workers=[worker], allow_other_workers=False, pure=False, retries=0
         )
@@ -250,9 +259,10 @@ def _parsed_facts(message: object) -> Facts | Exception:
 
 def work(name: str) -> None:
     """Start the process that uses the device, and transport its messages. This is the Dask task on a worker."""
-    worker = _distributed().get_worker()
+    distributed = _distributed()
+    worker = distributed.get_worker()
     key = worker.get_current_task()
-    requests, answers = _queues(name)
+    requests, answers = (distributed.Queue(f"{name}-{way}") for way in ("to", "from"))
     process, connection = start_child(serve_device)
     try:
         checked_at = time.monotonic()
@@ -271,12 +281,6 @@ def work(name: str) -> None:
         process.terminate()
         connection.close()
         process.wait()
-
-
-def _queues(name: str, **options: Any) -> tuple[Any, Any]:
-    """Return the queues of the scheduler with the messages for a device's process, and with those from it."""
-    to, received_from = (_distributed().Queue(f"{name}-{way}", **options) for way in ("to", "from"))
-    return to, received_from
 
 
 def _name(worker: str) -> str:

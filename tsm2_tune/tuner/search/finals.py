@@ -135,19 +135,18 @@ class Finals:
 
         If the answer is an AttemptResult, and a cached binary was changed or removed meanwhile, try again.
         """
-        named = {name: (source, toolchain) for name, source, toolchain in texts}
-        for _ in range(TRIES):
-            entries, started = list[Entry](), [self._compilers.begin(*text) for text in named.values()]
+        sources = [(source, toolchain) for _, source, toolchain in texts]
+        for attempt in range(TRIES):
+            entries, started = list[Entry](), [self._compilers.begin(*one) for one in sources]
             for (name, source, toolchain), compiling in zip(texts, started, strict=True):
-                begun = None if compiling.done() else compiling  # a binary of an earlier compilation may be gone
-                binary = self._compilers.finish(source, toolchain, begun)
+                binary = self._compilers.finish(source, toolchain, compiling if attempt == 0 else None)
                 if isinstance(binary, CompileFailure):
                     return AttemptResult(binary.outcome, f"{name}: {binary.detail}")
                 entries.append(Entry(binary.path, source.kernel, source.launch))
             support_path = self._compilers.support(problem.dtype_name)
             before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
             answer = ask(tuple(entries), support_path)
-            if not isinstance(answer, AttemptResult) or self._compilers.are_whole(before, tuple(named.values())):
+            if not isinstance(answer, AttemptResult) or self._compilers.are_whole(before, tuple(sources)):
                 return answer
             self._worker().close()  # it may have loaded an old binary
         return AttemptResult(Outcome.INTERRUPTED, CHANGED)

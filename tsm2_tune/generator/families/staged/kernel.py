@@ -226,11 +226,11 @@ class FullKernel(StagedKernel[F]):
     def resources(self, config: F, problem: Problem) -> Resources:
         resources = super().resources(config, problem)
         lines = config.block_m + config.block_n
-        # Shared memory also has a vector for each thread, with which blocks add up partial sums.
         fetched = lines * config.block_k // config.ring_threads if config.copy == 0 else 0  # loads in registers
         return replace(
             resources,
             registers=resources.registers + fetched * problem.dtype.registers,
+            # and a vector for each thread, with which blocks add up partial sums
             smem_bytes=resources.smem_bytes + config.threads * VECTOR_BYTES + self.static_smem_bytes,
         )
 

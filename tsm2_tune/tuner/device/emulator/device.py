@@ -174,8 +174,10 @@ class HostDevice:
     def run(self, entry: EntryPoint, arguments: Sequence[np.generic], **launch: int) -> None:
         """Run a kernel. Do nothing if an earlier kernel has faulted."""
         if self._fault is None:
-            known = [Stretch("a buffer", one.address, one.size_bytes) for one in self._buffers if not one.freed]
-            self._fault = entry.fault(arguments, known, **launch, seed=self._seed)
+            self._fault = entry.fault(arguments, self._stretches, **launch, seed=self._seed)
+
+    def _stretches(self) -> list[Stretch]:
+        return [Stretch("a buffer", one.address, one.size_bytes) for one in self._buffers if not one.freed]
 
     def _least_us(self, launch: Callable[[], object]) -> float:
         return min(self.time_us(launch) for _ in range(CEILING_SAMPLES))

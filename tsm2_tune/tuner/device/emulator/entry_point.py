@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -83,7 +83,7 @@ class EntryPoint:
     def fault(
         self,
         arguments: Sequence[np.generic],
-        known: Sequence[Stretch] = (),
+        known: Callable[[], Sequence[Stretch]] = tuple,
         /,
         *,
         blocks: int,
@@ -95,7 +95,7 @@ class EntryPoint:
     ) -> str | None:
         """Run the kernel to its end. Return a sentence that describes its fault; None if there is no fault.
 
-        `known` are the ranges of the buffers. The sentence describes a faulting address by its position relative
+        `known` returns the ranges of the buffers. The sentence describes a faulting address by its position relative
         to the nearest range. Raise LaunchFailed if the arguments have wrong sizes, or grid, block or shared memory
         exceeds a limit.
         """
@@ -114,7 +114,7 @@ class EntryPoint:
                 stack_guard_bytes=PAGE_BYTES,
             )
             self._entry.run(ctypes.byref(launch))
-        return fault_message(launch, known) if launch.fault.kind else None
+        return fault_message(launch, known()) if launch.fault.kind else None
 
 
 def run_on_host(

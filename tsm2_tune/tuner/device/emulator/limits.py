@@ -54,7 +54,9 @@ def last_level_cache_bytes() -> int:
 
 def memory_bytes() -> int:
     """Return the size of the physical memory, or the limit of the process's control group if the limit is smaller."""
-    sizes = [str(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")), _text(Path("/sys/fs/cgroup/memory.max"))]
+    physical = str(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    version_2, version_1 = "memory.max", "memory/memory.limit_in_bytes"
+    sizes = [physical, *(_text(Path("/sys/fs/cgroup") / name) for name in (version_2, version_1))]
     return min((int(size) for size in sizes if size.isdigit() and int(size)), default=UNKNOWN_MEMORY_BYTES)
 
 

@@ -7,12 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tsm2_tune.tuner.measure.vendor.libraries import version_text
-from tsm2_tune.tuner.results.trial import IN_FINALS
+from tsm2_tune.tuner.results.trial import IN_FINALS, Cache
 
 if TYPE_CHECKING:
     from tsm2_tune.tuner.results.best_view import BestRow
 
 NOT_MEASURED = "-"
+Value = Callable[["BestRow"], float | None]
+STATE_CELLS: dict[Cache, tuple[Value, Value]] = {  # state of the L2 -> its time in microseconds, and its gain
+    Cache.CLEAN: (lambda row: row.clean_us, lambda row: row.clean_x_cublas),
+    Cache.DIRTY: (lambda row: row.dirty_us, lambda row: row.dirty_x_cublas),
+}
 
 
 def vendor_us(row: BestRow, digits: int = 1) -> str:
@@ -41,15 +46,15 @@ def other_states(rows: Sequence[BestRow], *, us: str, digits: int) -> dict[str, 
     columns: dict[str, Callable[[BestRow], str]] = {}
     for cache in IN_FINALS:
         others = [row for row in rows if row.cache != cache]
-        named = {us.format(cache): (f"{cache}_us", digits), f"{cache} x cuBLAS": (f"{cache}_x_cublas", 2)}
-        for heading, (field, decimals) in named.items():
-            if any(getattr(row, field) is not None for row in others):
-                columns[heading] = partial(_cell, field=field, digits=decimals)
+        times, gains = STATE_CELLS[cache]
+        for heading, value, decimals in ((us.format(cache), times, digits), (f"{cache} x cuBLAS", gains, 2)):
+            if any(value(row) is not None for row in others):
+                columns[heading] = partial(_cell, value=value, digits=decimals)
     return columns
 
 
-def _cell(row: BestRow, field: str, digits: int) -> str:
-    return _text(getattr(row, field), digits)
+def _cell(row: BestRow, value: Value, digits: int) -> str:
+    return _text(value(row), digits)
 
 
 def _text(value: float | None, digits: int) -> str:

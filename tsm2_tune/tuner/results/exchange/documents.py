@@ -24,7 +24,7 @@ TIMED = (Outcome.OK, Outcome.BEHIND)  # a trial that was BEHIND has the time of 
 TIME = "time"  # name of the member with a trial's time
 RESOURCES = ("registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes")  # columns of `trial`
 FAULT = "RuntimeFailedConfig"  # of Kernel Tuner, which has no error for a wrong result and a time-out
-WORDS = {  # T4's word of each outcome, and Kernel Tuner's error
+OUTCOMES = {  # outcome -> (T4's `invalidity`, Kernel Tuner's error)
     Outcome.OK: ("correct", ""),
     Outcome.BEHIND: ("correct", ""),
     Outcome.COMPILE_FAILED: ("compile", "CompilationFailedConfig"),
@@ -53,7 +53,7 @@ class Result:
     @property
     def time(self) -> float | str:
         """The kernel's time in milliseconds or, if the trial failed, Kernel Tuner's name of the error."""
-        return WORDS[self.outcome][1] if self.time_ms is None else self.time_ms
+        return OUTCOMES[self.outcome][1] if self.time_ms is None else self.time_ms
 
 
 def results(entry: Entry) -> Iterator[Result]:
@@ -122,7 +122,7 @@ def _t4_item(one: Result) -> dict[str, Any]:
             "validation": 0.0,
             "runtimes": one.samples_ms,
         },
-        "invalidity": WORDS[one.outcome][0],
+        "invalidity": OUTCOMES[one.outcome][0],
         "correctness": 0 if one.outcome is Outcome.WRONG_RESULT else 1,
         "measurements": [{"name": TIME, "value": one.time, "unit": "ms"}, *others],
         "objectives": [TIME],

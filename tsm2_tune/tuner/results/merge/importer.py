@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sqlalchemy import select
@@ -136,17 +137,18 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
         writer = Writer(connection, source)
         for (device_name, problem), new in parts:
             old = Reader(connection).part(device_name, problem)
-
-            def is_current(tried: Tried, problem: Problem = problem) -> bool:
-                return records.current_kernel(problem, tried.values) is not None
-
-            found = union(old, new, is_current)
+            found = union(old, new, partial(_has_current_kernel, problem))
             if found is not old:
                 writer.write(device_name, problem, found, is_new=old == Part())
             merged.append((old, found))
             if time.monotonic() - start > HOLD_SECONDS:
                 break
     return merged
+
+
+def _has_current_kernel(problem: Problem, tried: Tried) -> bool:
+    """Return whether this program still generates the trial's kernel, unchanged."""
+    return records.current_kernel(problem, tried.values) is not None
 
 
 def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:

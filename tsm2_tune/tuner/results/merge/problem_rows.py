@@ -225,7 +225,7 @@ class Writer:
         self._connection.execute(delete(trial).where(trial.c.id.in_(doubled)))
         vendor, run = schema.vendor_measurement.c, schema.run.c
         of_device = vendor.run_id.in_(select(run.id).where(run.device_name == device_name))
-        forget.remove_vendor(self._connection, vendor.problem_id == problem_id, of_device)
+        vendor_measurements.remove(self._connection, vendor.problem_id == problem_id, of_device)
         return ids
 
     def _write_sources(self, digests: set[str]) -> None:

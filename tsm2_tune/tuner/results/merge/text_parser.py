@@ -166,9 +166,14 @@ def refuse_others(path: Path) -> None:
 def _unlike(path: Path, number: int, error: Exception, content: bytes) -> InputError:
     """Return the InputError for an invalid line."""
     message = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
-    if isinstance(error, UnicodeDecodeError):  # its position is that in a part of the content
-        text = content.decode(error.encoding, errors="replace")
-        number, message = 1 + text.count("\n", 0, text.index("\ufffd")), f"it is not {error.encoding.upper()}"
+    if isinstance(error, UnicodeDecodeError):  # of a part of the content
+        try:
+            content.decode(error.encoding)
+        except UnicodeDecodeError as whole:
+            before = content[: whole.start].decode(error.encoding, errors="replace")
+            number, message = 1 + before.count("\n"), f"it is not {error.encoding.upper()}"
+    if isinstance(error, KeyError):
+        message = f"{error} is of no line before"
     return InputError(
         f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(message)[:300]}): write it again"
         " with tsm2-tune export --format trials"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,10 @@ from tsm2_tune.tuner.search.strategies.grid import Grid
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
 FAMILY = "family"  # the Optuna parameter for the kernel family
-
-
-SAMPLERS = ("tpe", "nsgaii")
+SAMPLERS: dict[str, Callable[[Any, int], Any]] = {  # name in --strategy -> function of optuna.samplers and the seed
+    "tpe": lambda samplers, seed: samplers.TPESampler(seed=seed, multivariate=True, group=True),
+    "nsgaii": lambda samplers, seed: samplers.NSGAIISampler(seed=seed),
+}
 
 
 def require_optuna() -> None:
@@ -34,15 +35,10 @@ class Sampled(Strategy):
 
     def __init__(self, sampler: str, candidates: Sequence[Candidate], seed: int) -> None:
         import optuna
-        from optuna.samplers import NSGAIISampler, TPESampler
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Optuna warns about `group`, which gives each family its own model
-            samplers: dict[str, Any] = {
-                "tpe": TPESampler(seed=seed, multivariate=True, group=True),
-                "nsgaii": NSGAIISampler(seed=seed),
-            }
-        self._study = optuna.create_study(sampler=samplers[sampler])
+            self._study = optuna.create_study(sampler=SAMPLERS[sampler](optuna.samplers, seed))
         self._candidates, self._grids = candidates, Grid.of_families(candidates)
         self._place = {one.config: place for place, one in enumerate(candidates)}
         self._is_remaining = np.ones(len(candidates), bool)
