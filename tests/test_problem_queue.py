@@ -1,16 +1,12 @@
-"""Problems are divided among runs by leases, and among the devices of a run by its queue. Runs outlast faults."""
+"""Problems are divided among runs by leases, and each is tuned once. Runs outlast faults of the machine."""
 
 from __future__ import annotations
 
 import os
-import random
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -20,72 +16,25 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.fabricated import PROBLEM, plain_sql
-from tests.simulated import DEVICE, RUN, SHAPES, Simulated, stored_trial
+from tests.simulated import DEVICE, RUN, SHAPES, stored_trial
+from tests.simulated_runs import Fabricating, ends, space_of, tried, tuning
 from tests.standing_in import Spied
 from tsm2_tune.errors import StoreError, WorkerError
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.results.history import History
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Trial
 from tsm2_tune.tuner.runs import problem_queue
-from tsm2_tune.tuner.runs.events import Noted, ProblemEnded, ProblemEvent, ProblemLeft, ProblemStarted, TrialStored
+from tsm2_tune.tuner.runs.events import Noted, ProblemEvent, TrialStored
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, Leases
-from tsm2_tune.tuner.runs.problem_queue import ProblemQueue, tune_problems
-from tsm2_tune.tuner.runs.remote_executor import ExecutorLost
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.runs.signals import Stopped
-from tsm2_tune.tuner.search.candidates import MOST_LOST, Candidates
+from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.resume import ProblemHistory
-from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.client import AttemptResult
-
-
-class Fabricating(Simulated):
-    """Tries each candidate in no time. Before each trial it calls `step`. It is lost whenever it tries `deadly`."""
-
-    def __init__(
-        self, store: Store, step: Callable[[], object] = lambda: None, deadly: str = "", **options: Any
-    ) -> None:
-        super().__init__(store, **{"storage_seconds": 0.0} | options)
-        self.step, self.deadly = step, deadly
-
-    def tune(self, search: Candidates, *_: Any) -> Iterator[Trial]:
-        for one in search:
-            if one.config.text == self.deadly:
-                search.put_back(one, is_suspect=True)
-                raise WorkerError("its process was lost")
-            try:
-                self.step()
-            except BaseException:
-                search.put_back(one)
-                raise
-            threads, columns = (int(one.config.tunables[name]) for name in ("threads", "columns"))
-            yield stored_trial(one.config, one.problem, 100.0 + threads / 1000 + columns)
-
-
-def space_of(configurations: int, problem: Problem = PROBLEM) -> SearchSpace:
-    space = search_space(problem, PROFILES["h200"], families=["tsm2"])
-    return replace(space, kept=tuple(space.kept[number] for number in range(configurations)))
-
-
-def tuning(spaces: list[SearchSpace], store: Store, executor: Fabricating | None = None) -> Iterator[ProblemEvent]:
-    return tune_problems(spaces, executor or Fabricating(store), store, make_strategy=exhaustive, families=("tsm2",))
-
-
-def tried(*events: Any) -> list[str]:
-    return sorted(event.trial.config.text for of in events for event in of if isinstance(event, TrialStored))
-
-
-def ends(*events: Any) -> list[ProblemEnded]:
-    return [event for of in events for event in of if isinstance(event, ProblemEnded)]
-
-
-def texts(space: SearchSpace) -> list[str]:
-    return sorted(one.config.text for one in space.kept)
 
 
 def taking_turns(
@@ -126,57 +75,33 @@ def test_runs_taking_turns_tune_each_problem_once(store: Store, path: Path, monk
     assert plain_sql(path, "SELECT * FROM lease") == []
 
 
-def test_the_next_problem_compiles_after_the_search_of_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = list[Problem]()
+class Compiling(Fabricating):
+    """A device that verifies a problem's kernel in full only when the next problem's first candidates compile."""
 
-    def compile_ahead(_: object, candidates: Sequence[Candidate]) -> NoReturn:
-        compiled.extend(one.problem for one in candidates)
-        raise WorkerError("no room for compilers")  # which is no failure of the run
+    has_compiler = True
 
-    monkeypatch.setattr(Fabricating, "compile_ahead", compile_ahead)
-    ended = ends(tuning([space_of(3, problem) for problem in SHAPES], store))
-    assert compiled == [problem for problem in SHAPES[1:] for _ in range(3)]
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.compiled, self._began = list[Problem](), threading.Semaphore(0)
+
+    def compile_ahead(self, candidates: Sequence[Candidate]) -> Any:
+        self.compiled += [one.problem for one in candidates]
+        self._began.release()
+        if not self.has_compiler:
+            raise WorkerError("no room for compilers")
+
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        assert problem == SHAPES[-1] or self._began.acquire(timeout=30)
+        return super().verify_in_full(problem, config)
+
+
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_the_next_problem_compiles_during_the_full_verification(store: Store, has_compiler: bool) -> None:
+    executor = Compiling(store)
+    executor.has_compiler = has_compiler
+    ended = ends(tuning([space_of(3, problem) for problem in SHAPES], store, executor))
+    assert executor.compiled == [problem for problem in SHAPES[1:] for _ in range(3)]
     assert [(one.problem, one.new_trials) for one in ended] == [(problem, 3) for problem in SHAPES]
-
-
-def shared(
-    store: Store, spaces: list[SearchSpace], executors: Sequence[Fabricating], unfinished: Sequence[Problem] = ()
-) -> list[list[Any]]:
-    """The events of devices that share a queue, each in a thread of its own, or the error that ended it."""
-    found = [list[Any]() for _ in executors]
-
-    def serve(number: int, queue: ProblemQueue) -> None:
-        try:
-            for event in queue.events(executors[number]):
-                found[number].append(event)
-        except WorkerError as error:
-            found[number].append(error)
-
-    with store.leases(DEVICE) as leases:
-        queue = ProblemQueue(spaces, store, leases, families=("tsm2",), make_strategy=exhaustive)
-        with ThreadPoolExecutor(len(executors)) as threads:
-            list(threads.map(lambda number: serve(number, queue), range(len(executors))))
-        assert [note.text.partition(" ")[0] for note in queue.left()] == [one.text for one in unfinished]
-        assert queue.unfinished == tuple(unfinished)
-    return found
-
-
-def test_devices_take_different_problems_and_then_join_another(store: Store, path: Path) -> None:
-    spaces, both = [space_of(5, problem) for problem in SHAPES[:2]], threading.Barrier(2, timeout=30)
-    executors = [Fabricating(store, both.wait) for _ in range(2)]  # no trial begins without one of the other device
-    events = shared(store, spaces, executors)
-    assert {one[0].space.problem for one in events} == set(SHAPES[:2])
-    assert [len(tried(one)) for one in events] == [5, 5]
-    space = space_of(40)
-    events = shared(store, [space], executors)
-    assert tried(*events) == texts(space)
-    assert [len(tried(one)) for one in events] == [20, 20]
-    last = [[type(event) for event in one if isinstance(event, ProblemEnded | ProblemLeft)] for one in events]
-    assert sorted(last, key=str) == [[ProblemEnded], [ProblemLeft]]
-    (ended,) = ends(*events)
-    assert (ended.new_trials, ended.tried, ended.untried) == (40, 40, 0)
-    assert [len([event for event in one if isinstance(event, ProblemStarted)]) for one in events] == [1, 1]
-    assert plain_sql(path, "SELECT * FROM lease") == []
 
 
 def test_a_configuration_at_which_runs_die_is_quarantined(store: Store, path: Path) -> None:
@@ -215,56 +140,6 @@ def test_the_history_in_memory_is_as_in_the_database(store: Store, spied: Spied,
     assert found == {name: getattr(history, name) for name in found}
 
 
-class Failing(Fabricating):
-    """A device that fails at a random moment: before a trial, in a final or in a full verification."""
-
-    def __init__(self, store: Store, chance: random.Random, *, fails: bool) -> None:
-        super().__init__(store, lambda: self._step(0.05))
-        self._chance, self._fails = chance, fails
-
-    def _step(self, share: float) -> None:
-        time.sleep(self._chance.choice((0.0, 0.0, 0.002)))
-        if self._fails and self._chance.random() < share:
-            raise WorkerError("it failed")
-
-    def final(self, *arguments: Any, **named: Any) -> Any:
-        self._step(0.2)
-        return super().final(*arguments, **named)
-
-    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        self._step(0.2)
-        return super().verify_in_full(problem, config)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_devices_that_fail_lose_and_double_nothing(store: Store, path: Path, seed: int) -> None:
-    spaces, chance = [space_of(5, problem) for problem in SHAPES[:2]], random.Random(seed)
-    devices = [Failing(store, random.Random(chance.random()), fails=number > 0) for number in range(4)]
-    events = shared(store, spaces, devices)
-    assert tried(*events) == sorted(2 * texts(spaces[0]))
-    ended = {one.problem: one for one in ends(*events)}
-    assert len(ends(*events)) == len(ended) == 2
-    for one in ended.values():
-        assert (one.tried, one.untried) == (5, 0)
-        assert one.winner is not None
-        assert one.winner.verified_in_full
-    assert plain_sql(path, "SELECT count(*) FROM trial") == [(10,)]
-    assert plain_sql(path, "SELECT * FROM lease") == []
-
-
-def test_a_configuration_that_loses_devices_in_turn_is_skipped(store: Store) -> None:
-    space = space_of(3)
-    deadly = space.kept[1].config.text
-    with store.leases(DEVICE) as leases:
-        queue = ProblemQueue([space], store, leases, families=("tsm2",), make_strategy=exhaustive)
-        for _ in range(MOST_LOST):
-            with pytest.raises(WorkerError):
-                list(queue.events(Fabricating(store, deadly=deadly)))
-        (ended,) = ends(queue.events(Fabricating(store, deadly=deadly)))
-        assert queue.unfinished == ()
-    assert (ended.tried, ended.quarantined, ended.untried) == (2, 1, 0)
-
-
 def test_trials_that_ended_before_their_device_was_lost_are_reported(store: Store, path: Path) -> None:
     space, events = space_of(3), list[ProblemEvent]()
     device = Fabricating(store, deadly=space.kept[2].config.text, storage_seconds=60.0)
@@ -272,19 +147,6 @@ def test_trials_that_ended_before_their_device_was_lost_are_reported(store: Stor
         events.extend(tuning([space], store, device))
     assert len(tried(events)) == 2
     assert plain_sql(path, "SELECT count(*) FROM trial") == [(2,)]
-
-
-def test_a_problem_whose_finals_lose_devices_does_not_end_all_of_them(store: Store) -> None:
-    class LostInFinals(Fabricating):
-        def final(self, problem: Problem, *arguments: Any, **named: Any) -> Any:
-            if problem == SHAPES[0]:
-                raise ExecutorLost("its process was lost")
-            return super().final(problem, *arguments, **named)
-
-    spaces = [space_of(3, problem) for problem in SHAPES[:3]]
-    events = shared(store, spaces, [LostInFinals(store) for _ in range(4)], unfinished=SHAPES[:1])
-    assert sum(isinstance(event, ExecutorLost) for of in events for event in of) == MOST_LOST
-    assert sorted(one.problem for one in ends(*events)) == sorted(SHAPES[1:3])
 
 
 # Faults of the machine: the run ends in one sentence, what it told is stored, and the next one goes on
