@@ -20,7 +20,7 @@ LIMIT_SECONDS = 240  # limit of a process, which compiles programs
 # Each a process: `captured` is about the first calls of a module, and after `two_modules` the operators, which both
 # share, start the first one's plans, of whichever it is.
 GROUPS = (
-    ("captured", "in_streams", "on_two_devices", "threads", "overrides", "operators", "two_modules"),
+    ("captured", "in_streams", "on_two_devices", "threads", "overrides", "scopes", "operators", "two_modules"),
     ("samples", "left_alone", "as_the_program_says", "nothing_to_scale"),
     ("layouts",),
     ("gradients", "transforms"),

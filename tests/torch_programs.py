@@ -87,7 +87,8 @@ def gradients(best: ModuleType, device: str) -> None:
                     assert again(getattr(of, multiply), (a, b))
                     for added in (c, row):
                         assert check(partial(getattr(of, add), **factors), (added, a, b))
-                    assert again(partial(getattr(of, add), **factors), (c, a, b))
+                    for added in (c, *(() if products else (row,))):
+                        assert again(partial(getattr(of, add), **factors), (added, a, b))
                 given = torch.autograd.grad(getattr(own, multiply)(a, b), (a, b), torch.ones_like(c))
                 assert [x.stride() for x in given] == [a.stride(), b.stride()]
     assert len(started) > 1000
@@ -134,7 +135,7 @@ def transforms(best: ModuleType, device: str) -> None:
         factors = {"beta": 2, "alpha": 0.5} if "add" in name else {}
         ours, theirs = (vmap(partial(getattr(of, name), **factors), in_dims) for of in (own, torch))
         with counted(best) as started:
-            about(ours(*given), theirs(*given), name)
+            (same if name == "mm" else about)(ours(*given), theirs(*given), name)
         assert len(started) == by_kernel, (name, in_dims)
     about(*(vmap(vmap(f), (0, None))(many[0], b) for f in (own.mm, torch.mm)))
     wanted = a.clone().requires_grad_()
@@ -174,19 +175,22 @@ def compiled(best: ModuleType, device: str) -> None:
     def of_batches(of: Any, a: Any, b: Any, c: Any) -> Any:
         return of.baddbmm(c, a, b, beta=0.5).tanh() + of.bmm(a, b)
 
-    for program, products in ((of_matrices, ()), (of_batches, (COUNT,))):
+    for program, products, least in ((of_matrices, (), (5, 5)), (of_batches, (COUNT,), (6, 4))):
         given = tuple(x.requires_grad_() for x in drawn(device, "float32", *products))
 
         def result(call: Callable[..., Any], given: Any = given) -> list[Any]:
             found = call(*given)
-            return [found, *torch.autograd.grad(found.sum(), given)]
+            return [found, *torch.autograd.grad(found.square().sum(), given)]
 
         expected = result(partial(program, torch))
+        with counted(best) as started:
+            about(result(partial(program, best.torch)), expected)
+        assert len(started) >= least[0]
         for of, is_installed in ((best.torch, False), (torch, True)):
             torch.compiler.reset()
             with best.installed() if is_installed else nullcontext(), counted(best) as started:
                 about(result(torch.compile(lambda *given: program(of, *given), fullgraph=True)), expected)  # noqa: B023
-            assert len(started) >= 4
+            assert len(started) >= least[is_installed]
     torch.compiler.reset()
     a, b, _ = drawn(device, "float32")
     twice = torch.compile(lambda x, y: best.torch.mm(x, y) + 1, fullgraph=True, dynamic=True)
@@ -239,11 +243,12 @@ def theirs(device: str) -> Iterator[Any]:
 def overrides(best: ModuleType, device: str) -> None:
     """Others come before ours and after it, and go in any order; what ours does not take goes on to them."""
     a, b, _ = drawn(device, "float32")
-    untouched, product, of_left = restored(device), a @ b, a[::2, ::2] @ b[:45]
+    strided, untouched = a[::2, ::2], restored(device)
+    product, of_strided = a @ b, strided @ b[:45]
 
-    def are(times: float, times_left: float) -> None:
-        about(a @ b, times * product)
-        about(a[::2, ::2] @ b[:45], times_left * of_left)
+    def are(of_kernel: float, of_left: float) -> None:
+        about(a @ b, of_kernel * product)
+        about(strided @ b[:45], of_left * of_strided)
 
     with theirs(device):  # before ours
         are(2, 2)
@@ -253,6 +258,15 @@ def overrides(best: ModuleType, device: str) -> None:
     with best.installed(), theirs(device):  # after ours
         are(2, 2)
     are(1, 1)
+    assert restored(device) == untouched
+    with theirs(device) as early:  # before ours, and gone before it
+        best.install()
+        are(1, 2)
+        early._destroy()
+        are(1, 1)
+        with pytest.raises(RuntimeError, match="cannot be multiplied"):
+            strided @ b
+        best.uninstall()
     assert restored(device) == untouched
     best.install()
     with theirs(device):  # after ours, which goes first
@@ -264,15 +278,44 @@ def overrides(best: ModuleType, device: str) -> None:
         are(2, 2)
         best.uninstall()
     are(1, 1)
+    best.install()
+    best.uninstall()
+    assert restored(device) == untouched
+
+
+def scopes(best: ModuleType, device: str) -> None:
+    """`installed` within `install`, within itself, and ended by an error, leaves what there was."""
+    a, b, _ = drawn(device)
+    untouched = restored(device)
+
+    def is_there() -> bool:
+        with counted(best) as started:
+            a @ b
+        return bool(started)
+
+    assert not is_there()
+    with best.installed():
+        with best.installed():
+            assert is_there()
+        assert is_there()
+    assert not is_there()
+    best.install()
+    best.install()
     with pytest.raises(KeyError), best.installed():
         raise KeyError
-    best.install()
+    assert is_there()
+    with best.installed():
+        best.uninstall()
+        assert is_there()
+    assert not is_there()
     best.uninstall()
     assert restored(device) == untouched
 
 
 def two_modules(best: ModuleType, device: str) -> None:
     """A copy of the module has its operators, and overrides of its own."""
+    import torch
+
     a, b, _ = drawn(device, "float32")
     untouched = restored(device)
     spec = importlib.util.spec_from_file_location("copied_kernels", Path(str(best.__file__)))
@@ -288,6 +331,7 @@ def two_modules(best: ModuleType, device: str) -> None:
     if device == "cuda":  # elsewhere the copy takes nothing
         assert started == []
     assert restored(device) == untouched
+    assert type(best.torch.mm).__name__ == type(torch.ops.aten.mm).__name__
     del sys.modules["copied_kernels"]
 
 
@@ -315,5 +359,7 @@ def threads(best: ModuleType, device: str) -> None:
 
 PROGRAMS: dict[str, Callable[[ModuleType, str], None]] = {
     one.__name__: one
-    for one in (operators, gradients, transforms, compiled, tried_by_inductor, overrides, two_modules, threads)
-}
+    for one in (
+        operators, gradients, transforms, compiled, tried_by_inductor, overrides, scopes, two_modules, threads
+    )
+}  # fmt: skip
