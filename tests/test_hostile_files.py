@@ -23,7 +23,7 @@ from tsm2_tune.tuner.results.merge.text_parser import WRONG, parse_file
 from tsm2_tune.tuner.results.storage import schema
 
 RUN, TRIAL, TIMES, VENDOR = schema.run.c, schema.trial.c, schema.measurement.c, schema.vendor_measurement.c
-EACH = 5  # of so many wrong values a member has one, and others have the rest
+EACH = 5  # a unit test gives a member one of so many wrong values
 SPELT = ("", "x", "1x1:f32", "08x8x8:f32", "8x8x8:f8", "9" * 5000 + "x1x1:f32", *ODD_MEMBERS)
 
 
@@ -58,7 +58,8 @@ def wrong_members(kind: str, name: str) -> Iterable[Any]:
         return ("00000000", "0000000", "0" * 64, *written_in_json(one for one in POOL if one != HASH[:16]))
     column = TIMES.summary_of if name == "samples" else next(one[name] for one in OF_LINE[kind] if name in one)
     wrong = [one for one in written_in_json(wrong_of(column)) if one is not None or (kind, name) not in INFINITE]
-    return (*wrong, *([None] if name in ("samples", "stamp") and kind != "trial" else []))
+    is_never_null = name == "samples" or kind == "final" or (kind, name) == ("vendor", "final")
+    return (*wrong, *([None] if is_never_null else []))
 
 
 def with_member(text: str, kind: str, name: str, value: Any) -> tuple[str, int]:
@@ -77,12 +78,13 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tsm2_tune.export(path, format="trials").text or ""
 
 
+@pytest.mark.parametrize("each", [EACH, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [*LINES, "times"])
-def test_a_wrong_member_of_a_line_is_refused_by_its_number(kind: str, text: str, tmp_path: Path) -> None:
+def test_a_wrong_member_of_a_line_is_refused_by_its_number(kind: str, each: int, text: str, tmp_path: Path) -> None:
     file, passed = tmp_path / "trials.jsonl", list[object]()
     said = re.compile(re.escape(f"{file}, line ") + r"(\d+), is not as .{1,400}")
     for first, name in enumerate(LINES.get(kind, TIME)):
-        for value in list(wrong_members(kind, name))[first % EACH :: EACH]:
+        for value in list(wrong_members(kind, name))[first % each :: each]:
             other, number = with_member(text, kind, name, value)
             file.write_text(other)
             refusal = refusal_by(lambda: parse_file(file))
@@ -143,7 +145,9 @@ def passing(change: Callable[[Any, str, Column[Any] | None], Iterable[Any]]) -> 
             at(record, way).update({name: value})
             if value is MISSING:
                 del at(record, way)[name]
-            if not refusal_by(partial(entry_of, json.loads(json.dumps(record)))):
+            refusal = refusal_by(partial(entry_of, json.loads(json.dumps(record))))
+            assert len(refusal) < 1000 or (way, name) == ((), "cache")  # which is repeated, and cut off by commands
+            if not refusal:
                 passed.append((way, name, value))
     return passed
 
@@ -152,7 +156,7 @@ def passing(change: Callable[[Any, str, Column[Any] | None], Iterable[Any]]) -> 
 def test_a_wrong_member_of_a_record_is_refused() -> None:
     def wrong(_: Any, name: str, column: Column[Any] | None) -> Iterable[Any]:
         if column is not None:
-            return written_in_json((*wrong_of(column), [], {}))[len(name) % EACH :: EACH]
+            return written_in_json((*wrong_of(column), [], {}))
         return OWN.get(name, [one for one in ODD_MEMBERS if one != [] or name not in LISTS])
 
     assert passing(wrong) == []
