@@ -37,10 +37,12 @@ from tests.processes import python
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.results.exchange.document_parser import parse_document, parse_file
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
-from tsm2_tune.tuner.results.exchange.entry import NAME, Entry
+from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, record_of
 from tsm2_tune.tuner.results.fingerprint import basis
+from tsm2_tune.tuner.results.merge.problem_rows import own_columns
 from tsm2_tune.tuner.results.merge.text_parser import WRONG as ERRORS
 from tsm2_tune.tuner.results.merge.union import Part
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
@@ -64,6 +66,16 @@ def test_a_document_is_as_its_readers_expect_it(form: str) -> None:
     """T4's schema and Kernel Tuner need what the snapshot has."""
     assert snapshot(form) == SNAPSHOTS.joinpath(f"{form}.json").read_text(), "python -m tests.exchanged"
     assert form != CACHE or json.dumps(DOCUMENTS[form](entry("tsm2"))).endswith("}}}")
+
+
+def test_members_that_older_versions_lack_are_left_out_if_they_are_null() -> None:
+    found, lacking = record_of(entry()), {"first_basis", "space_configurations", "search_ended"}
+    for one in found["trials"]:
+        assert {column.name for column in own_columns(schema.trial)} - one.keys() == lacking
+    for one in found["rounds"][0]["timed"]:
+        lacking = {"slowed"} if "slowed" not in one else set()
+        assert {column.name for column in own_columns(schema.measurement)} - one.keys() == lacking
+        assert one.get("slowed", 2) == 2
 
 
 @pytest.mark.parametrize("form", DOCUMENTS)
