@@ -95,11 +95,12 @@ def lines(found: str, kind: str) -> list[dict[str, Any]]:
     return [dict(zip(LINES[kind], line[1:], strict=True)) for line in every if line[0] == kind]
 
 
-def test_batches_take_nothing_from_single_products(whole: str, tuned: Path) -> None:
+@pytest.mark.parametrize("count", [3, 5])
+def test_batches_take_nothing_from_single_products(whole: str, tuned: Path, count: int) -> None:
     with Store.open(tuned, create=False) as store:
         alone = elsewhere_of(store)
         for n in (8, 16):
-            batch = Problem(64, n, 64, "f32", batch=3)
+            batch = Problem(64, n, 64, "f32", batch=count)
             store.add_trial(RUN, trial(1.0, C128, problem=batch, full_verdict="right"))
         assert alone.items() <= elsewhere_of(store).items()
     lines = [line for line in whole.splitlines() if line.startswith('["trial"')]
