@@ -92,6 +92,15 @@ def test_tensors_are_multiplied_alike(shapes: Any, name: str, factors: tuple[flo
         assert made.requires_grad
 
 
+def test_tensors_of_16_bits_are_rounded_once() -> None:
+    torch = pytest.importorskip("torch")
+    a = torch.tensor([[1.0, 2.0**-8]], dtype=torch.bfloat16)
+    for b in (torch.ones((2, 1), dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)):
+        out = torch.ones(a.shape[:1] + b.shape[1:], dtype=torch.bfloat16)
+        vendors_product(a, b, out, 3, -1, PLAIN)
+        assert out.flatten()[0] == torch.tensor(2 + 3 * 2.0**-8).to(torch.bfloat16) != 2
+
+
 # Batches
 
 
