@@ -52,12 +52,19 @@ def test_products_of_many_tiles_and_of_panels_are_right(
 
 
 @pytest.mark.parametrize("dtype", FMA_DTYPES)
-def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
+def test_first_choices_are_probed_in_several_bands_and_fill_them(dtype: str) -> None:
     problem, family = Problem(4096, 4096, 4096, dtype), family_named(SPLIT_DMMA[dtype].family)
-    for config in first_choices([family], problem, PROFILES["h200"], candidate_times_us):
+    found = first_choices([family], problem, PROFILES["h200"], candidate_times_us)
+    assert len(found) > 2
+    for config in found:
         down, across = int(config.tunables["block_m"]), int(config.tunables["block_n"])
         band_rows = max(round(math.sqrt(int(config.tunables["splits"]) * across / down)), 1) * down
         assert any(m > band_rows and n > across for m, n, _ in family.probe_shapes(config, problem)), config.text
+    if dtype != "c64":  # of few tiles each block has one first, so that none waits or adds partial sums
+        problem = Problem(512, 512, 512, dtype)
+        first = first_choices([family], problem, PROFILES["h200"], candidate_times_us)[0]
+        tiles, splits = family.launch(first, problem).tiles(512, 512), int(first.tunables["splits"])
+        assert 0.9 * splits < tiles <= splits
 
 
 @pytest.mark.parametrize("op", ["nn", "ttt"])
