@@ -127,6 +127,11 @@ def test_nothing_vanishes_and_what_is_kept_is_of_the_space(op: str) -> None:
     assert [space.kept[place].config for place in (0, 7, -1)] == [listed[place].config for place in (0, 7, -1)]
     gemm = family_named("gemm")
     assert all(gemm.has(candidate.config, space.problem) for candidate in listed)
+    for candidate in listed[::97]:
+        resources = gemm.resources(candidate.config, space.problem)
+        assert isinstance(resources, Resources)
+        assert resources.threads == candidate.config.m_dim * candidate.config.n_dim  # type: ignore[attr-defined]
+        assert type(resources.smem_bytes) is int
 
 
 def test_no_other_configuration_is_of_the_space() -> None:
@@ -164,4 +169,7 @@ def test_the_command_prints_the_counts_and_the_names_of_the_paper() -> None:
     told = "min-threads-per-sm=512,min-blocks-per-sm=2,min-reuse=3"
     lines = run(*command.split(), told, "--list").output.splitlines()
     assert len(lines) == 294
-    assert winner("f32", "nn").tunables in [json.loads(line)["tunables"] for line in lines]
+    texts = [json.loads(line)["tunables"] for line in lines]
+    assert {"m_blk": 96, "n_blk": 96, "k_blk": 16, "m_dim": 16, "n_dim": 16, "m_dim_a": 32, "n_dim_a": 8,
+            "m_dim_b": 8, "n_dim_b": 32, "vector": 1, "read": "ca", "load": 1, "buffers": 1} in texts  # fmt: skip
+    assert all(text["vector"] == 1 and text["read"] == "ca" for text in texts)

@@ -38,6 +38,7 @@ def test_thresholds_come_out(name: str, published: float, corrected: float) -> N
 
 
 def test_occupancy_is_bound_by_threads_registers_or_shared_memory() -> None:
+    assert registers_per_thread("f32", t2=8, t3=4) == 3 * 8 + 2 * 4 + OVERHEAD_REGISTERS
     assert registers_per_thread("f64", t2=8, t3=4) == 2 * (3 * 8 + 2 * 4) + OVERHEAD_REGISTERS
     assert max_threads_per_sm(K40C, "f32", t2=1, t3=1) == K40C.threads_per_sm
     assert max_threads_per_sm(K40C, "f64", t2=4, t3=4) == 65536 / (2 * 20 + OVERHEAD_REGISTERS)
@@ -72,8 +73,16 @@ def test_the_choice_is_the_papers(card: str, n: int, bound: str, t2: int, t1: in
     assert card != "k40c" or 1 <= choice.t3 <= 4  # 4 takes a longer latency than the public 331
 
 
+@pytest.mark.parametrize("name", PROFILES)
+def test_the_memory_branch_never_loses_by_more_columns(name: str) -> None:
+    """So that its t2 is always the largest allowed: t2 x MaxOccup does not fall."""
+    for dtype_name, t3 in itertools.product(("f32", "f64"), (1, 4, 16)):
+        gains = [t2 * max_threads_per_sm(profile_named(name), dtype_name, t2=t2, t3=t3) for t2 in range(1, 78)]
+        assert all(later >= earlier * (1 - 1e-12) for earlier, later in itertools.pairwise(gains))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 3, 16, 100, 2**31 - 1])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 31, 64, 100, 5000, 2**31 - 1])
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_choice_is_within_its_bounds(name: str, n: int) -> None:
     for dtype_name in ("f32", "f64"):
@@ -109,6 +118,7 @@ def test_the_descent_ends_where_nothing_slopes() -> None:
     region = Region.of(K40C, "f32", least_t2=1, most_t2=16)
     assert region is not None
     assert descended(lambda point: 1.0, region) == (1, 1)
+    assert Region.of(profile_named("s2050"), "f64", least_t2=20, most_t2=30) is None
 
 
 def test_t1_divides_the_occupancy() -> None:
