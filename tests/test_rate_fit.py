@@ -67,6 +67,15 @@ def test_the_factor_for_unaligned_lines_is_found_if_some_lack_vectors(without_ve
         assert fitted(kernel(times_by(true, shapes)), RATES).without_vectors == TILING.without_vectors
 
 
+def test_short_times_leave_the_factor_for_unaligned_lines() -> None:
+    staged = replace(TILING, without_vectors=1.3)
+    assert fitted(kernel([(shape, 5.0 + 1e-3 * shape[2]) for shape in SHORT], staged), RATES).without_vectors == 1.3
+
+
+def test_times_bound_by_the_memory_leave_the_usual_rates() -> None:
+    assert fitted(kernel(times_by(TILING, (WON, (12, 32, 5_000_000)), 1.1)), RATES) == TILING
+
+
 def test_one_absurd_time_changes_nothing() -> None:
     *times, (shape, us) = times_by(replace(TILING, arithmetic_rate=0.33), (WON, *OTHERS))
     assert fitted(kernel([*times, (shape, 100 * us)]), RATES) == fitted(kernel([*times, (shape, us)]), RATES)
