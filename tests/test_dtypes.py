@@ -12,7 +12,7 @@ from tests.conftest import ONCE, compiled
 from tests.fabricated import handmade
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.roofline import gflops_by_dtype
-from tsm2_tune.generator.dtypes import DTYPES
+from tsm2_tune.generator.dtypes import DTYPES, ELEMENT_TYPES, MATHS
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import header
@@ -26,6 +26,19 @@ from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 
 OPS = ("nn", "tn", "ntt", "ttt")
 COMPLEX_OPS = (*OPS, "cn", "jtt", "nc", "jc", "cjt")
+
+
+def test_facts_of_the_types_agree() -> None:
+    for dtype in DTYPES.values():
+        assert dtype.component.element_bytes * dtype.parts == dtype.element_bytes
+        assert not dtype.component.is_complex
+        assert np.dtype(dtype.numpy_name).itemsize == dtype.element_bytes
+        assert dtype.sum.sum is dtype.sum
+        assert dtype.reference_name in DTYPES
+        assert DTYPES[dtype.rate_name].rate_name == dtype.rate_name
+        assert dtype.element_name in ELEMENT_TYPES
+        assert dtype.math in MATHS
+        assert (dtype.element_name == dtype.name) is (dtype.math == MATHS[0])
 
 
 def test_complex_products_have_four_times_the_operations_and_conjugation() -> None:
