@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -25,7 +27,7 @@ from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker import time_limit
 from tsm2_tune.tuner.worker.client import AttemptResult, Worker
-from tsm2_tune.tuner.worker.time_limit import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time
+from tsm2_tune.tuner.worker.time_limit import MOST_TICKS, TICK_SECONDS, RunningClock, answers_in_time, is_stopped
 
 RUN = tuning_run()
 LATE: dict[str, Any] = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "resources": None}
@@ -44,6 +46,7 @@ def test_a_larger_limit_tries_again_what_timed_out(limit: str, path: Path, monke
             result = run(*command, str(seconds))
             assert result.exit_code == 1
             assert f"no configuration ended within the time limit ({new_trials} new trial" in result.output
+            assert "; for timeouts choose smaller shapes or another device" in result.output
         ((before,),) = plain_sql(path, "SELECT total_seconds FROM trial")
         plain_sql(path, "UPDATE trial SET total_seconds = total_seconds + 50")
     result = run(*command, "55")
@@ -141,6 +144,16 @@ def test_a_limit_is_for_time_that_passed_for_both(
     connection = cast(Connection, SimpleNamespace(poll=poll))
     assert not answers_in_time(connection, 1, 40 * TICK_SECONDS, lambda: now[0])
     assert polled[0] - 1 == polls  # the last one does not wait
+
+
+def test_a_process_that_is_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        assert not is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        assert is_stopped(process.pid)
+        process.kill()
+    assert not is_stopped(process.pid)
 
 
 @pytest.mark.slow
