@@ -77,7 +77,7 @@ def test_what_is_forgotten_leaves_nothing(
 def test_a_trial_whose_outcome_is_no_text_is_forgotten(filled: Path) -> None:
     plain_sql(filled, "UPDATE trial SET outcome = x'ff00' WHERE id = 3")
     result = run("forget", "3", "--db", str(filled))
-    assert (result.exit_code, result.output) == (0, f"forgetting 1 trial of {filled}: 1 {bytes([255, 0])}\n")
+    assert (result.exit_code, result.output) == (0, f"forgetting 1 trial of {filled}: 1 {bytes([255, 0])!r}\n")
     assert counts(filled) == [3, 4, 12, 3, 2, 2]
     assert "no problem" not in refused("forget", "3", path=filled)
 

@@ -112,7 +112,7 @@ def one_call(module: ModuleType, rng: random.Random, found: Found, ops: Ops) -> 
         elif kind == "fault":
             trouble = _trouble(module, call, arrays, {"alpha": rng.choice(list(FAULTS))}, is_fault=True)
         else:
-            changes = rng.choice(refused(*arrays[:2], call.has_out))
+            changes = rng.choice(refused(arrays[0], arrays[1], call.has_out))
             trouble = _trouble(module, call, arrays, changes)
     except Exception as error:  # nothing else may come out of a call
         trouble = f"{type(error).__name__}: {error} from {call}"
@@ -173,7 +173,7 @@ def test_each_call_that_must_not_be_is_refused(of_all_types: ModuleType, dtype: 
     for _ in range(20):
         call = replace(random_call(rng, ops_of({dtype: OPS[dtype]}), EXTENTS), stream=None, is_vector=False)
         arrays = operands(call, rng.randrange(1 << 30))
-        for at, changes in enumerate(refused(*arrays[:2], call.has_out)):
+        for at, changes in enumerate(refused(arrays[0], arrays[1], call.has_out)):
             assert _trouble(of_all_types, call, arrays, changes) == "", at
 
 
