@@ -23,9 +23,9 @@ from tsm2_tune.generator.space import seeds as module
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.order import first_and_rest, ordered
-from tsm2_tune.generator.space.rescale import divided
+from tsm2_tune.generator.space.rescale import adapted, divided
 from tsm2_tune.generator.space.rules import HARDWARE_RULES
-from tsm2_tune.generator.space.seed_table import FILE, Measured, lines_of, measured, read_line
+from tsm2_tune.generator.space.seed_table import FILE, Choice, Measured, distance, lines_of, measured, read_line
 from tsm2_tune.generator.space.seeds import first_choices, packaged
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
@@ -108,7 +108,36 @@ def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
     assert first_choices(family, R, H200, candidate_times_us, packaged(R, H200, without=replace(R, k=10240)))
 
 
-@pytest.mark.parametrize("card", ["a100", "p100", "s2050"])
+def test_the_nearest_counts_most(table: list[Measured]) -> None:
+    family = family_named("stream_a_fma")
+    for stages, m in ((2, 400_000), (4, 16_000)):
+        config = spelt(f"stream_a_fma:threads=64,columns=8,prefetch=16,stages={stages},splits=8,min_blocks=6")
+        problem = Problem(m, 8, 20000, "f32")
+        us = 2 * float(candidate_times_us([Candidate(family, config, problem, H200, Guidelines())])[0])
+        table.append(Measured(H200, problem, (Choice(config, us),)))
+    found = first_choices([family], Problem(20480, 8, 20480, "f32"), H200, candidate_times_us)
+    stages_in_order = [one.tunables["stages"] for one in found]
+    assert stages_in_order[0] == 4
+    assert 2 in stages_in_order
+
+
+def test_distances_are_of_what_matters() -> None:
+    assert distance(R, R) == 0
+    assert distance(R, replace(R, n=8)) > distance(R, replace(R, m=10240)) > 0
+    assert distance(R, replace(R, n=8)) == distance(replace(R, n=8), R)
+    assert distance(R, replace(R, op="tn")) > distance(R, replace(R, op="nt")) > distance(R, replace(R, op="nnt")) > 0
+    assert distance(R, replace(R, m=20479)) > distance(R, replace(R, m=20476))
+    half = Problem(16, 16, 10**6, "bf16", "tn")
+    assert distance(half, replace(half, dtype_name="f16")) > 0
+
+
+def test_a_type_that_was_not_measured_is_served_by_one_alike() -> None:
+    assert first_choices([family_named("inner_fma")], Problem(2, 2, 10**7, "tf32", "tn"), H200, candidate_times_us)
+    for name in ("bf16", "f16"):
+        assert {one.problem.dtype_name for one in measured(name)} == {"bf16", "f16"}
+
+
+@pytest.mark.parametrize("card", ["a100", "v100", "p100", "s2050"])
 def test_another_card_goes_by_the_model(card: str) -> None:
     """Each kernel's first choice of splits by its predicted time; none that the card cannot hold."""
     limits, problem = PROFILES[card], Problem(21000, 8, 21000, "f32")
@@ -122,6 +151,16 @@ def test_another_card_goes_by_the_model(card: str) -> None:
             kernel = replace(config, **dict.fromkeys(config.launch_tunables(), 1)).text
             first.setdefault(kernel, float(candidate_times_us([candidate])[0]))
     assert list(first.values()) == pytest.approx(sorted(first.values()), rel=0.01)
+
+
+def test_tiles_are_cut_where_the_problem_is_smaller() -> None:
+    config = spelt(
+        "staged_complex_dmma:threads=128,ring_threads=128,block=32x32x32,stages=3,copy=ca,splits=264,warp=16x32"
+    )
+    problem = Problem(32, 16, 10**6, "c64", "cn")
+    cut = adapted(family_named("staged_complex_dmma"), config, problem, H200)
+    assert {(one.tunables["block_m"], one.tunables["block_n"]) for one in cut} == {(32, 16)}
+    assert {one.tunables["octets"] for one in cut} == {2}  # with four, a warp's tile would be wider
 
 
 INNER = "inner_fma:threads=256,block=2x2,thread=2x2x4,stages=1,splits=264"

@@ -108,3 +108,13 @@ def test_the_fastest_right_configuration_of_a_step_is_shown(store: Store) -> Non
     text = StringIO()
     print_ladder(problem, "a device", [naive, coalesced, tiled], Console(file=text, width=200))
     assert (text.getvalue().count("not tried"), tiled.percent_of_floor) == (2, None)
+
+
+@pytest.mark.parametrize(("extent", "first"), [(1024, "fastest_of_few"), (4096, "fastest_of_many")])
+def test_what_won_is_tried_first_and_then_what_is_published(extent: int, first: str) -> None:
+    proposed = family_named("ladder").proposals(Problem(extent, extent, extent, "f32"), H200)
+    assert len(set(proposed)) == len(proposed)
+    for step in STEPS.values():
+        of_step = [config for config in proposed if config.tunables["step"] == step.name]
+        assert of_step[0] == LadderConfig(step.name, *getattr(step, first))
+        assert step.published in of_step
