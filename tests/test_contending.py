@@ -26,6 +26,7 @@ from tests.times_between import (
     THIRD,
     WINNER,
     Everything,
+    Slower,
     crossed,
     measured,
     measured_between,
@@ -187,6 +188,15 @@ def test_a_later_kernel_that_nearly_ties_between_has_a_final(store: Store) -> No
     assert crossed(store, NearlyTied(), vendor=True).tried == []
 
 
+def test_each_type_has_contenders_and_finals_between(store: Store) -> None:
+    tuned(store)
+    others = [replace(problem, dtype_name="f64") for problem in SHAPES]
+    for problem, us in zip(others, (380.0, 760.0, 1520.0, 3040.0, 6080.0), strict=True):
+        store.add_trial(RUN, stored_trial(WINNER, problem, us, full_verdict="right"))
+    at = {problem for problem, _ in crossed(store, shapes=[*SHAPES, *others], vendor=True).rounds}
+    assert at >= {*BETWEEN, *shapes_between(others)}
+
+
 def searched(store: Store, problem: Problem) -> None:
     configs = (StreamAFmaConfig(128, 1, *of, 1, 1) for of in product((1, 2, 3, 4), (8,), (4,), (6, 9, 13)))
     candidates = [candidate_of(one, problem, H200) for one in configs]
@@ -239,6 +249,16 @@ def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, ven
     assert all(row.round > 0 for row in store.best(between=True))
 
 
+def test_what_alone_contends_is_tried(store: Store) -> None:
+    tuned(store)
+    device = crossed(store, Slower(), vendor=True)
+    between = [one for one in store.current(DEVICE) if one.is_between]
+    store.forget([between[0].id], [], lambda _: None)
+    again = crossed(store, Slower(), vendor=True)
+    assert (between[0].config.text, between[0].problem) in again.tried
+    assert len(again.tried) <= len(device.tried) / 4  # without it others are expected otherwise
+
+
 def test_winners_and_trials_are_found_by_type_and_op(store: Store) -> None:
     tuned(store)
     for other in (replace(SHAPES[0], op="nnt"), replace(SHAPES[0], dtype_name="f64")):
@@ -248,6 +268,12 @@ def test_winners_and_trials_are_found_by_type_and_op(store: Store) -> None:
     assert store.searched(DEVICE, Cache.CLEAN, SHAPES[0]) == set(SHAPES)
     assert store.searched(DEVICE, Cache.WARM, SHAPES[0]) == set()
     assert store.searched("another GPU", Cache.CLEAN, SHAPES[0]) == set()
+
+
+def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None:
+    tuned(store)
+    measured(store, SLOWER_AT_TUNED, full_verdict="right")
+    assert set(tried_at(crossed(store, Slower(), SHAPES[:1]), OTHER)) == set(BETWEEN)
 
 
 def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
