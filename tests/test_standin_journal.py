@@ -59,7 +59,7 @@ def mutated(content: bytearray, rng: np.random.Generator) -> bytes:
     return bytes(content[:end]) + bytes(int(rng.integers(0, 2)) * LINE.itemsize)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_journal_of_any_content_is_read(tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(seed)
     for turn in range(100):

@@ -182,7 +182,8 @@ def test_runs_that_share_problems_halve_the_time_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(99.4, "99 s"), (100.0, "2 min"), (6000.0, "2 h"), (80 * 3600.0, "3 days")]
+    ("seconds", "text"),
+    [(0.0, "0 s"), (99.4, "99 s"), (100.0, "2 min"), (840.0, "14 min"), (6000.0, "2 h"), (80 * 3600.0, "3 days")],
 )
 def test_the_time_left_is_told_in_the_unit_of_its_size(seconds: float, text: str) -> None:
     assert remaining_text(seconds) == f"{text} left"
