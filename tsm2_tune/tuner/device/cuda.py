@@ -129,7 +129,7 @@ def _driver_version(drv: Any) -> str:
         return str(pynvml.nvmlSystemGetDriverVersion())
     except Exception as error:  # NVML is a convenience: whatever is wrong with it, the CUDA driver still answers
         log.debug("no NVML (%s): records contain CUDA's version instead of the driver's", error)
-        version = drv.getdriver_version()
+        version = drv.get_driver_version()
         return f"CUDA {version // 1000}.{version % 1000 // 10}"
 
 
