@@ -31,8 +31,8 @@ from tsm2_tune.tuner.runs.events import Confirmed, FinalStored, ProblemEnded
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import confirm, quarantine
 from tsm2_tune.tuner.search.options import Options
-from tsm2_tune.tuner.search.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
-from tsm2_tune.tuner.search.session import candidate_of, problem_session
+from tsm2_tune.tuner.search.quarantine import entries, forgive, hazards, kernel_digest, quarantined
+from tsm2_tune.tuner.search.session import candidate_of, judged, problem_session
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.client import AttemptResult
 
@@ -106,15 +106,17 @@ def test_what_is_left_out(change: dict[str, Any], is_left_out: bool, store: Stor
 
 
 @pytest.mark.parametrize(("outcome", "hung"), [(Outcome.TIMED_OUT, True), *((one, False) for one in Outcome)])
-def test_how_a_trial_ends_decides(outcome: Outcome, hung: bool) -> None:
+def test_how_a_trial_ends_decides(store: Store, outcome: Outcome, hung: bool) -> None:
     """A trial that timed out without a hang is of a large problem, or its compiler timed out."""
     trial = stored_trial(BAD, FIRST, 100.0, outcome=outcome, hung=hung, **WITHOUT)
     found = hazards([trial], TARGET)
     assert len(found) == (outcome is Outcome.CRASHED or hung)
     limit = 60.0 if outcome is Outcome.TIMED_OUT else None
     assert all((one.outcome, one.run_limit_seconds) == (outcome, limit) for one in found)
-    in_full = refuted(TARGET, FIRST, BAD, AttemptResult(outcome, "it was so"))
-    assert bool(in_full) is (outcome is Outcome.CRASHED)
+    device = Simulated(store)
+    device.refuted[BAD.text] = outcome
+    judged(device, store, FIRST, BAD, store.add_trial(RUN, stored_trial(BAD, FIRST, 50.0)), "in full")
+    assert bool(entries(store.database)) is (outcome is Outcome.CRASHED)
 
 
 def test_a_winner_that_faults_in_the_full_verification_is_left_out(store: Store) -> None:

@@ -98,13 +98,12 @@ def test_a_verdict_without_digests_is_given_anew_where_the_device_is(
     tmp_path: Path, toolkit: Path, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
 ) -> None:
     result = AttemptResult(outcome, "C[0, 0] is wrong", verdict=Verdict(True, 0.0, "right"), verified_code=FAKE_CODE)
-    tuner = SimpleNamespace(verify_in_full=lambda problem, config: result)
+    tuner = SimpleNamespace(verify_in_full=lambda problem, config: result, target=None)
     doubles = {
         "spec_of": lambda device: "0",
         "find_target": lambda spec: SimpleNamespace(),
         "device_lock": lambda target: nullcontext(),
         "Tuner": lambda target, options: nullcontext(tuner),
-        "quarantine": SimpleNamespace(refuted=lambda *_: ()),
     }
     for name, double in doubles.items():
         monkeypatch.setattr(cubins, name, double)

@@ -24,9 +24,9 @@ from tsm2_tune.tuner.export.module import Cubins
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, Outcome
-from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.session import judged
 
 Tell = Callable[[str], None]
 Codes = dict[tuple[str, int], str]  # (kernel's digest, index width) -> digest of the machine code
@@ -205,14 +205,10 @@ def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
             for row in of_device:
                 config = parse_config(row.config)
                 assert config is not None  # because its kernel was rendered
-                result = tuner.verify_in_full(row.problem, config)
+                result = judged(tuner, store, row.problem, config, row.trial_id, "verification at export")
                 if result.outcome is Outcome.OK and result.verified_code is not None:
-                    detail = result.verdict.detail if result.verdict else ""
-                    store.add_full_verdict(row.trial_id, detail, result.verified_code)
                     found |= _by_width(row, result.verified_code)
                 elif result.outcome not in (Outcome.OK, Outcome.INTERRUPTED):
-                    hazards = quarantine.refuted(target, row.problem, config, result)
-                    store.refute(row.trial_id, result.outcome, f"verification at export: {result.detail}", hazards)
                     raise InputError(
                         f"{row.config} for {row.problem.text} computes a wrong result if compiled by this"
                         f" machine's compiler, and cannot win any more ({result.detail}): export again"

@@ -120,8 +120,12 @@ class Store:
 
     @repeated
     def add_full_verdict(self, trial_id: int, detail: str, verified_code: str | None = None) -> None:
-        """Store that the kernel passed the full verification: its calls, and the digests of the verified code."""
-        self._change({"full_verdict": detail, "verified_code": verified_code}, schema.trial.c.id == trial_id)
+        """Store that the kernel passed the full verification: its calls, and the digests of the verified code.
+
+        Without digests the stored ones are kept: they belong to an earlier verification of the kernel.
+        """
+        codes = {} if verified_code is None else {"verified_code": verified_code}
+        self._change({"full_verdict": detail, **codes}, schema.trial.c.id == trial_id)
 
     @repeated
     def refute(self, trial_id: int, outcome: Outcome, detail: str, hazards: Iterable[Quarantined] = ()) -> None:

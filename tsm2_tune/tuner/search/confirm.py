@@ -12,9 +12,8 @@ from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome
 from tsm2_tune.tuner.runs.events import Confirmed, FinalFailure, FinalStored, WinnerVerified
 from tsm2_tune.tuner.search.finals import finalists, is_final_due
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.quarantine import refuted
 from tsm2_tune.tuner.search.resume import PriorTrials, Retries
-from tsm2_tune.tuner.search.session import MOST_FINALS, problem_session
+from tsm2_tune.tuner.search.session import MOST_FINALS, judged, problem_session
 
 NO_RETRIES = Retries(None)
 CHANGED = "this version or its compiler changed the kernel's code: tune again"
@@ -100,15 +99,10 @@ class _Confirmation:
             config = next((one.config for one, _ in chosen if one.config.text not in known), None)
             if config is None:
                 return
-            result = tuner.verify_in_full(problem, config)
             known.add(config.text)
             trial_id = self._session.history.trial_id(config.text)
-            if result.outcome is Outcome.OK:
-                detail = result.verdict.detail if result.verdict else ""
-                store.add_full_verdict(trial_id, detail, result.verified_code)
-            elif result.outcome is not Outcome.INTERRUPTED:
-                hazards = refuted(tuner.target, problem, config, result)
-                store.refute(trial_id, result.outcome, f"verification by confirm: {result.detail}", hazards)
+            result = judged(tuner, store, problem, config, trial_id, "verification by confirm")
+            if result.outcome not in (Outcome.OK, Outcome.INTERRUPTED):
                 self._session.history.read()
             yield WinnerVerified(problem, trial_id, config.text, result.outcome, result.detail)
             if result.outcome is Outcome.INTERRUPTED:

@@ -33,7 +33,7 @@ from tsm2_tune.tuner.results.upsert import add_or_change
 from tsm2_tune.tuner.results.validation import Row, checked
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import probe_checks
-from tsm2_tune.tuner.worker.protocol import AttemptResult, Call, FullVerification, Run
+from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
 HAZARDS = (Outcome.TIMED_OUT, Outcome.CRASHED)  # outcomes of trials that may lead to quarantine
 ALL = "all"
@@ -118,16 +118,6 @@ def hazards(trials: Iterable[Trial], target: Target) -> list[Quarantined]:
         for one in trials
         if is_hazard(one)
     ]
-
-
-def refuted(target: Target, problem: Problem, config: KernelConfig, result: AttemptResult) -> list[Quarantined]:
-    """Return a list with the quarantine record of a kernel that faulted in the full verification.
-
-    The list is empty if the kernel did not fault.
-    """
-    if result.outcome is not Outcome.CRASHED:
-        return []
-    return [quarantined(target, problem, config, result.outcome, result.detail)]
 
 
 class Quarantine:

@@ -41,6 +41,7 @@ from tsm2_tune.tuner.search.resume import ProblemHistory
 from tsm2_tune.tuner.search.stored_seeds import stored_seeds
 from tsm2_tune.tuner.search.strategies import StrategyFactory, strategy_named
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
+from tsm2_tune.tuner.worker.protocol import AttemptResult
 
 MOST_FINALS = 3  # maximum number of finals of a problem in a run
 
@@ -327,13 +328,27 @@ def verified(row: BestRow, executor: Executor, store: Store) -> WinnerVerified |
         return None
     config = parse_config(row.config)
     assert config is not None  # because the winner is not stale
-    result = executor.verify_in_full(row.problem, config)
-    if result.outcome is Outcome.OK:
-        store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "", result.verified_code)
-    elif result.outcome is not Outcome.INTERRUPTED:
-        hazards = quarantine.refuted(executor.target, row.problem, config, result)
-        store.refute(row.trial_id, result.outcome, f"full verification: {result.detail}", hazards)
+    result = judged(executor, store, row.problem, config, row.trial_id, "full verification")
     return WinnerVerified(row.problem, row.trial_id, row.config, result.outcome, result.detail)
+
+
+def judged(
+    executor: Executor, store: Store, problem: Problem, config: KernelConfig, trial_id: int, by: str
+) -> AttemptResult:
+    """Verify a trial's kernel in full, store the verdict, and return the result.
+
+    `by` is the beginning of the stored text if the kernel is wrong. A kernel that faults is put into quarantine. If
+    the machine interrupts the verification, nothing is stored.
+    """
+    result = executor.verify_in_full(problem, config)
+    if result.outcome is Outcome.OK:
+        store.add_full_verdict(trial_id, result.verdict.detail if result.verdict else "", result.verified_code)
+    elif result.outcome is not Outcome.INTERRUPTED:
+        faulted = result.outcome is Outcome.CRASHED
+        target, detail = executor.target, result.detail
+        hazards = [quarantine.quarantined(target, problem, config, result.outcome, detail)] if faulted else []
+        store.refute(trial_id, result.outcome, f"{by}: {detail}", hazards)
+    return result
 
 
 def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
