@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ import tsm2_tune
 from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.results import logical_clock
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part
@@ -65,7 +65,8 @@ def best(path: Path) -> list[Any]:
 
 def ended(path: Path, when: str) -> None:
     """Let all trials of the database have ended then, and been stored then."""
-    plain_sql(path, f"UPDATE trial SET ended_at = '{when}', stamp = {logical_clock.of_date(when)}")
+    stamp = int(datetime.fromisoformat(when).timestamp() * 1e6)
+    plain_sql(path, f"UPDATE trial SET ended_at = '{when}', stamp = {stamp}")
 
 
 def half_written(path: Path) -> Path:

@@ -136,7 +136,7 @@ def test_an_export_names_the_card_of_a_text() -> None:
     ("content", "suffix", "words"),
     [
         ('{"x": 1}', ".jsonl", "is not a file of trials, though its name ends in .jsonl: "),
-        ('{"tsm2-tune trials":99}', ".jsonl", "its version is 99, and none of 2, 3, 4"),
+        ('{"tsm2-tune trials":99}', ".jsonl", "its version is 99, and not 4"),
         (None, ".txt", "is a file of trials: give it a name that ends in .jsonl, or import it"),
         (",-64,", ".jsonl", "registers = -64 is not a value of this column"),
         ("", ".jsonl", "has no trial to read: it is empty; name another file"),

@@ -33,7 +33,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export.measured_times import Elsewhere, known_of
 from tsm2_tune.tuner.results.merge import text_parser
-from tsm2_tune.tuner.results.merge.serializer import LINES, LINES_OF_2, TIME_OF_3
+from tsm2_tune.tuner.results.merge.serializer import LINES
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Verdict
 
@@ -243,22 +243,6 @@ def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, written: P
     assert not new.exists()
 
 
-def test_a_text_of_an_older_version_has_no_strategy_and_removes_none(tuned: Path, written: Path, new: Path) -> None:
-    plain_sql(tuned, "UPDATE trial SET strategy = 'model'")
-    first, *others = map(json.loads, text(tuned).splitlines())
-    older = [first | {"tsm2-tune trials": 2, "lines": LINES_OF_2, "times": TIME_OF_3}]
-    older += [line for line in others if line[0] in ("tools", "run", "trial")]
-    for line in older[1:]:
-        if line[0] == "trial":
-            for name in ("verified_code", "strategy", "stamp", "basis"):
-                del line[1 + LINES["trial"].index(name)]
-            line[-1] = [[0, *line[-1][0][1:]]]
-    written.write_text("".join(f"{json.dumps(line)}\n" for line in older))
-    for path, strategy in ((new, None), (tuned, "model")):
-        tsm2_tune.import_trials(written, path)
-        assert plain_sql(path, "SELECT DISTINCT strategy FROM trial") == [(strategy,)]
-
-
 def test_a_configuration_is_one_of_a_space_however_it_is_spelt(whole: str, written: Path, tmp_path: Path) -> None:
     for spelling, trials in (
         ("stream_a_fma:threads=128,columns=8,prefetch=8,stages=4,splits=12", 6),
@@ -336,8 +320,7 @@ def elsewhere(found: str) -> str:
         (lambda found: found + "7", "7 is not a line of this format"),
         (lambda found: found + "[" * 100_000, "is not as this tsm2-tune writes it"),
         (lambda found: found + '{"x"', "it is not JSON"),
-        (lambda found: found.replace('trials":4', 'trials":1'), "its version is 1, and none of 2, 3, 4"),
-        (lambda found: found.replace('trials":4', 'trials":2'), "its lines have other members"),
+        (lambda found: found.replace('trials":4', 'trials":3'), "its version is 3, and not 4"),
         (lambda found: found.replace('["problem","config"', '["config","problem"'), "its lines have other members"),
         (
             lambda found: found.replace('"times":["final","run"', '"times":["run","final"'),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select
@@ -45,8 +44,3 @@ def next_trial_stamp(connection: Connection) -> int:
 def new_final() -> str:
     """Return a new random id for a final comparison: 16 hexadecimal digits."""
     return secrets.token_hex(8)
-
-
-def of_date(text: str) -> int:
-    """Return the time stamp of a date in ISO 8601, for data that were stored without a stamp."""
-    return max(0, int(datetime.fromisoformat(text).timestamp() * 1e6))

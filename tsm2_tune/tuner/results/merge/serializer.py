@@ -36,15 +36,6 @@ LINES = {
     "trial": ("problem", "config", "source", "basis", "stamp", *OF_TRIAL, "times"),
     "vendor": ("problem", *OF_VENDOR, *TIME),
 }
-# Older versions that can be read. Version 3 numbers final comparisons, and lacks bases and digests of machine code.
-# Version 2 also lacks strategies.
-TIME_OF_3 = ("round", *TIME[1:])
-LINES_OF_3 = {
-    **{kind: LINES[kind] for kind in ("tools", "run")},
-    "trial": ("problem", "config", "source", *(name for name in OF_TRIAL if name != "verified_code"), "times"),
-    "vendor": ("problem", *OF_VENDOR, *TIME_OF_3),
-}
-LINES_OF_2 = {**LINES_OF_3, "trial": tuple(name for name in LINES_OF_3["trial"] if name != "strategy")}
 HEAD = {
     NAME: VERSION,
     "made by": "tsm2-tune export --format trials",

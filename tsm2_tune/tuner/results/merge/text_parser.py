@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from io import BytesIO, TextIOWrapper
@@ -23,20 +22,16 @@ from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.results import logical_clock, records
+from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.columns import nested_of, record_of, values_of
-from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.merge.serializer import (
     DIGITS,
     LINES,
-    LINES_OF_2,
-    LINES_OF_3,
     NAME,
     OF_TRIAL,
     OF_VENDOR,
     SOURCE_DIGITS,
     TIME,
-    TIME_OF_3,
     TOOLS,
     VERSION,
 )
@@ -49,12 +44,11 @@ from tsm2_tune.tuner.results.merge.union import (
     Timed,
     TrialKey,
     Tried,
-    numbered_finals,
     part_of,
 )
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN, is_text
-from tsm2_tune.tuner.results.trial import Cache, Measurement, Outcome, Trial, Verdict, in_a_line
+from tsm2_tune.tuner.results.trial import Measurement, Outcome, Trial, Verdict, in_a_line
 from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_VALUES = 4_000_000  # values in a file
@@ -65,7 +59,6 @@ LINES_SHOWN = 100  # lines between two reports of progress
 UNTOLD = "right, by a file of trials"
 MOST_TEXT = 100  # characters of a configuration or problem in a sentence
 _KEY, _SOURCE = re.compile(rf"[0-9a-f]{{{DIGITS}}}"), re.compile(rf"[0-9a-f]{{{SOURCE_DIGITS}}}")
-LINES_OF = {2: LINES_OF_2, 3: LINES_OF_3, VERSION: LINES}
 WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -181,7 +174,6 @@ def _unlike(path: Path, number: int, error: Exception, content: bytes) -> InputE
 
 
 Place = tuple[str, Problem]  # device and problem
-At = str | int  # a final comparison's id, or the number that an earlier version wrote
 _Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # times of kernels, and times of vendor libraries by name
 
 
@@ -189,15 +181,13 @@ class _Reader:
     """Parser of the lines of a file of trials. A line may refer only to earlier lines."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, tuple[str, ...]] = LINES
-        self._time_names = TIME
         self._missing = 0  # lines after the head
         self._tools: dict[str, dict[str, Any]] = {}
         self._runs: dict[str, tuple[RunKey, Ceilings]] = {}
         self._trials = defaultdict[Place, dict[TrialKey, Tried]](dict)
         self._bases: dict[str, str] = {}
         self._finals: dict[str, tuple[RunKey, int]] = {}  # run and stamp
-        self._rounds = defaultdict[Place, dict[tuple[At, RunKey], _Times]](dict)
+        self._rounds = defaultdict[Place, dict[str, _Times]](dict)  # by the final comparison's id
         self._parsed = ParsedTrials()
         self._kinds = {
             "tools": self._read_tools,
@@ -214,43 +204,34 @@ class _Reader:
             self._read_head(line)
             return
         self._missing -= 1
-        if not isinstance(line, list) or not line or not isinstance(line[0], str) or line[0] not in self._lines:
+        if not isinstance(line, list) or not line or not isinstance(line[0], str) or line[0] not in LINES:
             raise ValueError(f"{shown(line)} is not a line of this format")
-        names = self._lines[line[0]]
+        names = LINES[line[0]]
         if len(line) != 1 + len(names):
             raise ValueError(f"{line[0]} has {len(line) - 1} members, and not {len(names)}")
         self._kinds[line[0]](dict(zip(names, line[1:], strict=True)))
 
     def _read_head(self, line: Any) -> None:
         version = line.get(NAME) if isinstance(line, dict) else None
-        if type(version) is not int or version not in LINES_OF:
-            raise ValueError(f"its version is {shown(version)}, and none of {', '.join(map(str, LINES_OF))}")
-        self._lines, self._time_names = LINES_OF[version], TIME if version == VERSION else TIME_OF_3
-        if line.get("lines") != json.loads(json.dumps(self._lines)) or line.get("times") != list(self._time_names):
+        if type(version) is not int or version != VERSION:
+            raise ValueError(f"its version is {shown(version)}, and not {VERSION}")
+        if line.get("lines") != json.loads(json.dumps(LINES)) or line.get("times") != list(TIME):
             raise ValueError("its lines have other members")
-        if version == VERSION:
-            if type(line.get("count")) is not int:
-                raise ValueError("it does not contain its number of lines")
-            self._missing = line["count"]
+        if type(line.get("count")) is not int:
+            raise ValueError("it does not contain its number of lines")
+        self._missing = line["count"]
 
     def finish(self) -> ParsedTrials:
         """Return all trials that were read. Raise ValueError if the number of lines differs from the number in the
         first line.
         """
-        if self._missing and self._lines is LINES:
+        if self._missing:
             raise ValueError(f"{abs(self._missing)} lines {'are missing' if self._missing > 0 else 'too many'}")
         for place, trials in self._trials.items():
-            self._parsed.parts[place] = part_of(trials.values(), self._finals_of(place))
+            finals = ((*self._finals[at], at, times) for at, times in self._rounds[place].items())
+            rounds = [Round(run, at, stamp, *times) for run, stamp, at, times in finals]
+            self._parsed.parts[place] = part_of(trials.values(), rounds)
         return self._parsed
-
-    def _finals_of(self, place: Place) -> Iterator[Round]:
-        finals, numbered = list[Round](), list[Round]()
-        for (at, run), times in self._rounds[place].items():
-            if isinstance(at, str):
-                finals.append(Round(run, at, self._finals[at][1], *times))
-            else:
-                numbered.append(Round(run, "", at, *times))
-        return itertools.chain(finals, numbered_finals(place[1], numbered))
 
     def _read_tools(self, line: dict[str, Any]) -> None:
         _once(self._tools, _key(line["key"]), {name: line[name] for name in TOOLS})
@@ -273,7 +254,6 @@ class _Reader:
 
     def _read_trial(self, line: dict[str, Any]) -> None:
         columns = schema.trial.c
-        line = {"strategy": None, "verified_code": None, "stamp": None, **line}
         values = checked(line, [columns.config, *(columns[name] for name in OF_TRIAL)])
         problem = parse_problem(line["problem"])
         times = [self._time(problem, time) for time in _list(line["times"])]
@@ -287,19 +267,20 @@ class _Reader:
                 "its first time does not belong to it, or another time does not belong to a final on its device"
             )
         self._parsed.sources[source.digest] = records.source_values(source)
-        toolkit, flags = (str(own.run[RUN.index(name)]) for name in ("toolkit", "flags"))
-        own_basis = basis(toolkit, flags, Cache(own.values["cache"]))
-        if "basis" in line:
-            own_basis = self._bases[_key(line["basis"])]
         known = values | dict.fromkeys(("compile_limit_seconds", "run_limit_seconds"))
         known |= {"outcome": Outcome.OK, "detail": "", "compile_seconds": 0.0, "total_seconds": 0.0}
         known |= {"verdict_correct": 1, "verdict_detail": UNTOLD}
         known |= {name: own.values[name] for name in ("cache", "floor_us")}
-        given = {"problem": problem, "config": config, "basis": own_basis, "source": source, "measurement": None}
+        given = {
+            "problem": problem,
+            "config": config,
+            "basis": self._bases[_key(line["basis"])],
+            "source": source,
+            "measurement": None,
+        }
         stored = records.trial_values(record_of(Trial, known, **given)) | {"first_basis": None}
         stored["ended_at"] = own.run[STARTED_AT]  # the file has no later time
-        stamp = logical_clock.of_date(str(own.run[STARTED_AT])) if line["stamp"] is None else line["stamp"]
-        stored |= checked({"stamp": stamp}, [columns.stamp])
+        stored |= checked(line, [columns.stamp])
         place, tried = (device, problem), Tried(own.run, stored, own)
         key = tried.key
         _once(self._trials[place], key, tried)
@@ -313,33 +294,31 @@ class _Reader:
         values = checked(line | {"verdict_worst_ratio": ratio}, columns) | {"verdict_detail": detail}
         nested_of(Verdict, values)
         problem = parse_problem(line["problem"])
-        at, timed = self._time(problem, [line[name] for name in self._time_names])
+        at, timed = self._time(problem, [line[name] for name in TIME])
         kept = {name: value for name, value in timed.values.items() if name != "floor_us"}
         vendor = Timed(timed.run, kept | values, ())
         _once(self._members((device_of(timed.run), problem), at, vendor)[1], values["library"], vendor)
 
-    def _members(self, place: Place, at: At | None, timed: Timed) -> _Times:
+    def _members(self, place: Place, at: str | None, timed: Timed) -> _Times:
         """Return the measurements of the final comparison to which the measurement `timed` belongs, as two dicts."""
         if at is None:
             raise ValueError("a time does not belong to a final")
-        if isinstance(at, str) and self._finals[at][0] != timed.run:
+        if self._finals[at][0] != timed.run:
             raise ValueError("a time belongs to another run than its final")
-        return self._rounds[place].setdefault((at, timed.run), ({}, {}))
+        return self._rounds[place].setdefault(at, ({}, {}))
 
-    def _time(self, problem: Problem, members: Any) -> tuple[At | None, Timed]:
+    def _time(self, problem: Problem, members: Any) -> tuple[str | None, Timed]:
         """Return (id of the final comparison, measurement). The id is None if the search made the measurement."""
-        line = dict(zip(self._time_names, _list(members), strict=True))
-        table, of = schema.measurement, self._time_names[0]
-        names = (of, "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "summary_of")
+        line = dict(zip(TIME, _list(members), strict=True))
+        table = schema.measurement
+        names = ("final", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "summary_of")
         v = checked(line | {"summary_of": line["samples"]}, [table.c[name] for name in names])
         if v["summary_of"] is None:
             raise ValueError("a time has no samples")
         records.check_interval(v["low_us"], v["median_us"], v["high_us"])
         run, ceilings = self._runs[_key(line["run"])]
         row = values_of(record_of(Measurement, v, samples_us=()), table) | {"floor_us": ceilings.floor_us(problem)}
-        if of == "round" and v["round"] < 0:
-            raise ValueError(f"{v['round']} is not a round of a final")
-        return v[of] or None, Timed(run, row, ())
+        return v["final"], Timed(run, row, ())
 
     def _kernel(
         self, problem: Problem, text: str, source: Any, device: str

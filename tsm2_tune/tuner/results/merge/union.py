@@ -23,8 +23,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import logical_clock, records
 from tsm2_tune.tuner.results.domains import MOST_STAMP
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.storage import schema
@@ -164,27 +162,6 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
     for one in rounds:
         finals[one.final] = _joined(finals[one.final], one) if one.final in finals else one
     return Part(every, sorted(finals.values(), key=lambda one: (one.stamp, one.final)))
-
-
-def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
-    """Yield the final comparisons of a text file of version 2 or 3, with stamps and ids instead of numbers.
-
-    Both depend on the file alone, so that a second import adds nothing. An id is a digest of the run, the problem,
-    and the least time of the vendor libraries, else of the kernels.
-    """
-    newest = 0
-    for one in sorted(numbered, key=lambda one: one.stamp):
-        own = dict(zip(RUN, one.run, strict=True))
-        vendor, timed = (
-            [[found.values[name] for name in ("median_us", "low_us", "high_us")] for found in of.values()]
-            for of in (one.vendor, one.timed)
-        )
-        run = [value for name, value in own.items() if name != "sms"]
-        of_problem = list(records.problem_key(problem).values())[:-1]  # these versions had no batches
-        facts = [*run, *of_problem, *(min(vendor, default=None) or min(timed))]
-        newest = max(logical_clock.of_date(own["started_at"]) + one.stamp, newest + 1)
-        final = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
-        yield replace(one, final=final, stamp=newest)
 
 
 def union(ours: Part, theirs: Part, has_current_kernel: Callable[[Tried], bool] = lambda tried: False) -> Part:
