@@ -64,12 +64,14 @@ class Finals:
         fails, it is run again without them.
         """
         chosen, vendor = finalists(problem, prior, also), self._vendor if prior.vendor or not repeat else None
-        if vendor is not None and not (chosen and vendor.is_wanted(problem)):
+        if not chosen:
+            return None
+        if vendor is not None and not vendor.is_wanted(problem):
             vendor = None
         is_due = is_final_due([one for one, _ in chosen], prior, also)
         if not (is_due or repeat) and (vendor is None or not vendor.is_due(prior)):
             return None
-        if chosen and not self._target.is_host:  # compiled for the full verification of the winner
+        if not self._target.is_host:  # compiled for the full verification of the winner
             for source in by_width(problem, chosen[0][0].config):
                 self._compilers.begin(source)
         found = self._final(problem, chosen, vendor)

@@ -22,7 +22,7 @@ from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.results.trial import Cache, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.runs.events import (
     FinalFailure,
     FinalStored,
@@ -37,7 +37,8 @@ from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.executor import Executor
-from tsm2_tune.tuner.search.resume import ProblemHistory
+from tsm2_tune.tuner.search.finals import finalists, is_final_due
+from tsm2_tune.tuner.search.resume import PriorTrials, ProblemHistory
 from tsm2_tune.tuner.search.stored_seeds import stored_seeds
 from tsm2_tune.tuner.search.strategies import StrategyFactory, strategy_named
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
@@ -47,10 +48,7 @@ MOST_FINALS = 3  # maximum number of finals of a problem in a run
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
-    """Return the kernel families whose fastest kernels are timed in finals.
-
-    These are `families`. If `families` is empty, they are all default families and the families in the search space.
-    """
+    """Return `families`. If they are empty, return all default families and those in the search space."""
     return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in space.families]
 
 
@@ -115,7 +113,7 @@ class ProblemSession:
         """Return the event for a device that begins to work on the problem."""
         with self._lock:
             prior = self.history.prior(self.retries, self.own)
-            contenders = self.history.prior(self.retries, self.families).contenders
+            contenders = self.prior.contenders
         return ProblemStarted(
             self.space,
             len(prior.tried),
@@ -133,7 +131,7 @@ class ProblemSession:
         return candidate is not None
 
     def untried(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates without a stored trial. Trials that are to be repeated do not count."""
+        """Return the candidates without a stored trial, or with one that is to be repeated."""
         tried = self.history.prior(self.retries, self.own).tried
         return [one for one in candidates if one.config.text not in tried]
 
@@ -243,7 +241,7 @@ class ProblemSession:
             untried=max(0, len(space.kept) - len(places(space.kept, configs)) - left_out),
             interrupted=self._interrupted,
             quarantined=len(self.search.skipped),
-            winner=self._winner(),
+            winner=self.winner(),
             why=self.search.why,
         )
 
@@ -255,7 +253,7 @@ class ProblemSession:
         """
         while True:
             yield from self.finals(executor, also)
-            winner = self._winner()
+            winner = self.winner()
             event = verified(winner, executor, self.store) if winner is not None and not winner.stale else None
             if event is None:
                 break
@@ -266,27 +264,56 @@ class ProblemSession:
         if (left_out := executor.left_out(self.space.problem)) is not None:
             yield left_out
 
-    def finals(self, executor: Executor, also: Collection[str] = ()) -> Iterator[FinalStored | FinalFailure]:
+    def finals(
+        self, executor: Executor, also: Collection[str] = (), *, again: bool = False
+    ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
         """Time the fastest kernels, interleaved, until the fastest kernel was timed in the last final.
 
-        Yield the events.
+        Yield the events. If `again` is true, a final is run even if none is due, and each kernel in it is verified in
+        full before. If a verification is interrupted, no final follows.
         """
-        for _ in range(MOST_FINALS):
-            final = executor.final(self.space.problem, self.history.prior(self.retries, self.families), also)
+        problem, known = self.space.problem, set[str]()
+        for number in range(MOST_FINALS):
+            if again:
+                for event in self._verified_again(executor, also, known):
+                    yield event
+                    if event.outcome is Outcome.INTERRUPTED:
+                        return
+                chosen = [one for one, _ in finalists(problem, self.prior, also)]
+                if number > 0 and not is_final_due(chosen, self.prior, also):
+                    return
+            final = executor.final(problem, self.prior, also, repeat=again)
             if final is None:
                 return
             if isinstance(final, FinalFailure):
                 yield final
                 return
-            self.store_final(final, executor)
+            self.store.add_final(tuning_run(executor, self.started_at), final, self.families, executor.basis)
+            self.history.add_final(final)
             yield FinalStored(final)
 
-    def store_final(self, final: Final, executor: Executor) -> None:
-        """Store the times of a final on a device."""
-        self.store.add_final(tuning_run(executor, self.started_at), final, self.families, executor.basis)
-        self.history.add_final(final)
+    def _verified_again(self, executor: Executor, also: Collection[str], known: set[str]) -> Iterator[WinnerVerified]:
+        """Verify in full each kernel that a final would time, unless it is in `known`. Add each to `known`."""
+        problem = self.space.problem
+        while True:
+            chosen = (one.config for one, _ in finalists(problem, self.prior, also))
+            config = next((one for one in chosen if one.text not in known), None)
+            if config is None:
+                return
+            known.add(config.text)
+            trial_id = self.history.trial_id(config.text)
+            result = judged(executor, self.store, problem, config, trial_id, "verification by confirm")
+            if result.outcome not in (Outcome.OK, Outcome.INTERRUPTED):
+                self.history.read()  # without the wrong kernel
+            yield WinnerVerified(problem, trial_id, config.text, result.outcome, result.detail)
 
-    def _winner(self) -> BestRow | None:
+    @property
+    def prior(self) -> PriorTrials:
+        """The stored trials of all kernel families that take part in finals."""
+        return self.history.prior(self.retries, self.families)
+
+    def winner(self) -> BestRow | None:
+        """Return the fastest kernel of the problem; None if no kernel is correct."""
         device = self.executor.target.identity.name
         return next(iter(self.store.best(device=device, problem=self.space.problem, cache=self.cache)), None)
 
@@ -305,10 +332,7 @@ def problem_session(
     *,
     is_between: bool = False,
 ) -> ProblemSession:
-    """Return a session that tries configurations of `families` at a shape.
-
-    The fastest kernels of all default families take part in its finals (repeated timings).
-    """
+    """Return a session that tries configurations of `families`. All default families take part in its finals."""
     own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
     space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
     return ProblemSession(space, tuner, store, counted((), space), started_at, is_between=is_between)
@@ -354,8 +378,7 @@ def judged(
 def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
     """Return the candidates with these configurations.
 
-    The configurations were the fastest with earlier versions of the kernels' code. A configuration is skipped if it
-    is neither in the search space nor a variant of a configuration in the space.
+    A configuration is skipped if it is neither in the search space nor a variant of a configuration in the space.
     """
     configs = list(filter(None, map(parse_config, texts)))
     at = places(space.kept, frozenset(config.early for config in configs))
