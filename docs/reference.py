@@ -69,7 +69,9 @@ def commands_of(name: str, command: click.Command) -> Iterator[tuple[str, click.
         yield name, command
     if isinstance(command, click.Group):
         for below in sorted(command.commands):
-            yield from commands_of(f"{name} {below}", command.commands[below])
+            found = command.get_command(click.Context(command), below)
+            assert found is not None
+            yield from commands_of(f"{name} {below}", found)
 
 
 def said_of(name: str, command: click.Command) -> str:

@@ -108,7 +108,7 @@ def test_a_problem_that_no_family_computes_is_refused(monkeypatch: pytest.Monkey
 
 def test_no_option_drops_a_value_silently() -> None:
     def every(group: click.Group = main) -> Iterator[click.Command]:
-        for command in group.commands.values():
+        for command in filter(None, (group.get_command(click.Context(group), name) for name in group.commands)):
             yield from (command, *(every(command) if isinstance(command, click.Group) else ()))
 
     options = [one for command in every() for one in command.params if isinstance(one, click.Option)]

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 from click.shell_completion import CompletionItem, ShellComplete
 
-from tsm2_tune.cli import COMMANDS, main
+from tsm2_tune.cli import COMMANDS, imported, main
 from tsm2_tune.generator.families import FAMILIES
 
 pytestmark = pytest.mark.usefixtures("two_gpus")
@@ -72,5 +72,5 @@ def test_what_is_completed_leads_to_a_configuration(name: str, monkeypatch: pyte
 
 
 def test_commands_are_listed_by_the_first_line_of_their_help() -> None:
-    first = {main.commands[name].name: (main.commands[name].help or "").partition("\n")[0] for name in COMMANDS}
+    first = {one.name: (one.help or "").partition("\n")[0] for one in map(imported, COMMANDS)}
     assert first == {name: f"{summary}." for name, summary in COMMANDS.items()}

@@ -6,8 +6,6 @@ The module of a command is imported when the command runs. It imports slow libra
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Iterator
 from importlib import import_module
 from keyword import iskeyword
 
@@ -15,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import tsm2_tune
-from tsm2_tune.commands.errors import Group, is_shape, option
+from tsm2_tune.commands.errors import Group, Option, is_shape
 
 # Command -> the first line of its help. Its module and its function have the same name, except `import_` for import.
 COMMANDS = {
@@ -56,31 +54,19 @@ tsm2-tune tunes, verifies and exports CUDA kernels for tall-and-skinny matrix pr
 tsm2-tune --help lists all commands, and tsm2-tune COMMAND --help the options of one."""
 
 
-class Commands(UserDict[str, click.Command]):
-    """A mapping from names to commands. It imports a command on access."""
-
-    def __getitem__(self, name: str) -> click.Command:
-        if name in COMMANDS and name not in self.data:
-            own = f"{name}_" if iskeyword(name) else name
-            folder = "commands.results" if name in RESULTS else "commands"
-            self.data[name] = getattr(import_module(f"tsm2_tune.{folder}.{own}"), own)
-        return self.data[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in COMMANDS
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
+def imported(name: str) -> click.Command:
+    """Import a command."""
+    own = f"{name}_" if iskeyword(name) else name
+    folder = "commands.results" if name in RESULTS else "commands"
+    command: click.Command = getattr(import_module(f"tsm2_tune.{folder}.{own}"), own)
+    return command
 
 
 class Main(Group):
-    """The click group of all commands. It lists the commands without importing them."""
+    """The click group of all commands. It imports a command when click asks for it."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return imported(cmd_name) if cmd_name in COMMANDS else None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = [name for one in self.get_params(ctx) for name in one.opts]
@@ -99,25 +85,19 @@ class Main(Group):
                 for name, summary in COMMANDS.items()
                 if name.startswith(incomplete)
             ]
-        tuning = self.commands[DEFAULT]
+        tuning = imported(DEFAULT)
         own = click.Command.shell_complete(self, ctx, incomplete)
         return [*tuning.shell_complete(click.Context(tuning, ctx, DEFAULT), incomplete), *own]
 
 
-def _show_version(ctx: click.Context, param: click.Parameter, is_asked: bool) -> None:
-    if is_asked and not ctx.resilient_parsing:
-        click.echo(f"tsm2-tune, version {tsm2_tune.__version__}")
-        ctx.exit()
-
-
 @click.group(
     cls=Main,
-    commands=Commands(),
+    commands=dict.fromkeys(COMMANDS),  # only names, for suggestions
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+@click.version_option(
+    tsm2_tune.__version__, cls=Option, message="tsm2-tune, version %(version)s", help="Show the version."
 )
 @click.pass_context
 def main(ctx: click.Context) -> None:
