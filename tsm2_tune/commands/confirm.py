@@ -8,7 +8,7 @@ import click
 
 import tsm2_tune
 from tsm2_tune.commands.errors import Command, ended_by_signals
-from tsm2_tune.commands.options import json_option, named_database, selection_options, wait_option
+from tsm2_tune.commands.options import database_option, json_option, selection_options, wait_option
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import fields, print_json, tell
 from tsm2_tune.errors import InputError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@named_database
+@database_option(positional=True)
 @selection_options
 @wait_option
 @json_option

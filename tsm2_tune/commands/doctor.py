@@ -15,7 +15,7 @@ STATE_WIDTH = 9  # columns of a line's first word (ok, note, problem) with its p
 
 @click.command(cls=Command)
 @device_option
-@database_option
+@database_option()
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -> None:

@@ -14,9 +14,9 @@ from tsm2_tune.commands.errors import Command, ended_by_signals, option
 from tsm2_tune.commands.options import (
     Choice,
     Percent,
+    database_option,
     is_given,
     output_option,
-    results_option,
     selection_options,
     wait_option,
 )
@@ -26,7 +26,7 @@ from tsm2_tune.tuner.results.storage.addresses import PREFIX, is_pretuned, shown
 
 
 @click.command(cls=Command)
-@results_option
+@database_option(reads=True)
 @option("--pretuned", metavar="CARD", help="Short for --db pretuned:CARD, the pretuned kernels of this card.")
 @selection_options
 @option(

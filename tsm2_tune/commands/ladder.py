@@ -10,7 +10,7 @@ import click
 from tsm2_tune.api.parse import LADDER_DATABASE
 from tsm2_tune.commands.errors import Command, ended_by_signals
 from tsm2_tune.commands.options import (
-    database_option_of,
+    database_option,
     device_option,
     is_given,
     json_option,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @tuning_options
 @retry_option
 @wait_option
-@database_option_of(LADDER_DATABASE)
+@database_option(LADDER_DATABASE)
 @json_option
 @click.pass_context
 def ladder(

@@ -202,51 +202,39 @@ family_options = added(
 )
 
 
-def database_option_of(default: str, more: str = "") -> Callable[[F], F]:
-    """Return a decorator that adds --db with this default to a command. `more` ends the option's help."""
-    return option(
+def database_option(
+    default: str = DEFAULT_DATABASE, *, reads: bool = False, positional: bool = False
+) -> Callable[[F], F]:
+    """Return a decorator that adds --db with this default to a command.
+
+    If the command only reads, --db accepts also a file of trials. If `positional`, the database can also be an
+    argument: `best h100.db`.
+    """
+    trials = "; or a file of trials: pretuned:h100, pretuned:h200, or a file that ends in .jsonl" if reads else ""
+    with_option: Callable[[F], F] = option(
         "--db",
         "database",
         default=default,
         show_default=True,
         type=click.Path(dir_okay=False),
-        help=f"The tuning database: a file, or postgresql+psycopg://user@host/name{more}.",
+        help=f"The tuning database: a file, or postgresql+psycopg://user@host/name{trials}.",
     )
 
+    def decorate(command: F) -> F:
+        @wraps(command)
+        def with_place(*arguments: Any, database: str, place: str | None, **named: Any) -> Any:
+            if place is not None and is_shape(place):
+                raise stray(click.get_current_context(), place)
+            if place is not None and is_given(click.get_current_context(), "database"):
+                raise click.UsageError(
+                    f"the database is named twice, {shown_name(place)} and --db {shown_name(database)}"
+                )
+            return command(*arguments, database=database if place is None else place, **named)
 
-database_option = database_option_of(DEFAULT_DATABASE)
-# For commands that only read.
-results_option = database_option_of(
-    DEFAULT_DATABASE, "; or a file of trials: pretuned:h100, pretuned:h200, or a file that ends in .jsonl"
-)
+        argument = click.argument("place", metavar="[DB]", required=False, type=click.Path(dir_okay=False))
+        return argument(with_option(with_place))  # type: ignore[return-value]
 
-
-def named_database(function: F) -> F:
-    """Add --db to a command. The database can also be an argument: `confirm h100.db`."""
-    return _named(database_option, function)
-
-
-def named_results(function: F) -> F:
-    """Add --db to a command that only reads. The database can also be an argument: `best h100.db`."""
-    return _named(results_option, function)
-
-
-def _named(database: Callable[[F], F], function: F) -> F:
-    """Add the option `database` to a command, and the argument that can stand for it."""
-
-    @wraps(function)
-    def with_database(*arguments: Any, database: str, place: str | None, **named: Any) -> Any:
-        if place is not None and is_shape(place):
-            raise stray(click.get_current_context(), place)
-        if place is not None and is_given(click.get_current_context(), "database"):
-            raise click.UsageError(
-                f"the database is named twice, {shown_name(place)} and --db {shown_name(database)}"
-            )
-        return function(*arguments, database=database if place is None else place, **named)
-
-    return click.argument("place", metavar="[DB]", required=False, type=click.Path(dir_okay=False))(
-        database(with_database)  # type: ignore[arg-type]
-    )
+    return decorate if positional else with_option
 
 
 def _device_option(others: str, default: str, *, is_several: bool = False) -> Callable[[F], F]:

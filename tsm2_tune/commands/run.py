@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import is_given, results_option
+from tsm2_tune.commands.options import database_option, is_given
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.errors import InputError
@@ -46,7 +46,7 @@ program_argument = click.argument("program", nargs=-1, metavar="PROGRAM...", cal
 
 
 @click.command(cls=Command, context_settings=PROGRAM)
-@results_option
+@database_option(reads=True)
 @option("--library", metavar="FILE", help="Use the kernels of this exported C library instead of a database's.")
 @option(
     "--pretuned",

@@ -7,7 +7,7 @@ import click
 from tsm2_tune.api.parse import LAYOUTS, OP_SYNTAX
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import Choice, is_given, math_option, results_option
+from tsm2_tune.commands.options import Choice, database_option, is_given, math_option
 from tsm2_tune.commands.results.forget import TRIAL
 from tsm2_tune.console.printable import tell
 
@@ -18,7 +18,7 @@ from tsm2_tune.console.printable import tell
 @math_option
 @option("--op", "op", shell_complete=completion.ops, help=f"Which matrices are transposed. {OP_SYNTAX}")
 @option("--layout", type=Choice(LAYOUTS), help="Storage order that --op refers to, as for tuning.")
-@results_option
+@database_option(reads=True)
 @click.pass_context
 def source(
     ctx: click.Context, kernel: str, dtype: str | None, math: str, op: str | None, layout: str | None, database: str

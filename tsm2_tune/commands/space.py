@@ -12,11 +12,11 @@ import tsm2_tune
 from tsm2_tune.api.parse import LARGE_SQUARE
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import (
+    database_option,
     family_options,
     is_given,
     json_option,
     planning_device_option,
-    results_option,
     shapes_options,
 )
 from tsm2_tune.console import tables
@@ -54,7 +54,7 @@ NOT_OF_AN_AUDIT = {
     help="After a run: which winners each guideline would have dropped, what that would have cost, and how far"
     " estimates of registers and shared memory were from the compiled kernels.",
 )
-@results_option
+@database_option(reads=True)
 @json_option
 @click.pass_context
 def space(

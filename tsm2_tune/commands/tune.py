@@ -83,7 +83,7 @@ NO_GPU = (
 )
 @retry_option
 @wait_option
-@database_option
+@database_option()
 @option("--json", "as_json", is_flag=True, help="Print events as they happen, each a line of JSON.")
 @click.pass_context
 def tune(

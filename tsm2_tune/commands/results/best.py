@@ -9,7 +9,7 @@ import click
 
 import tsm2_tune
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import Choice, WholeNumber, json_option, named_results, selection_options
+from tsm2_tune.commands.options import Choice, WholeNumber, database_option, json_option, selection_options
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.console.winner_columns import SORTS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@named_results
+@database_option(reads=True, positional=True)
 @selection_options
 @option("--sort", type=Choice(tuple(SORTS)), help="Sort by this column, the least first: x puts losses first.")
 @option("--limit", type=WholeNumber(min=1), metavar="N", help="Only the first N.")

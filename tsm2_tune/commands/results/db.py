@@ -8,7 +8,7 @@ import tsm2_tune
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.doctor import STATE_WIDTH
 from tsm2_tune.commands.errors import Group, option
-from tsm2_tune.commands.options import database_option, json_option, named_database, named_results
+from tsm2_tune.commands.options import database_option, json_option
 from tsm2_tune.commands.results.import_ import print_import
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import print_json, printable, tell
@@ -21,7 +21,7 @@ def db() -> None:
 
 
 @db.command()
-@named_results
+@database_option(reads=True, positional=True)
 @json_option
 @click.pass_context
 def check(ctx: click.Context, database: str, as_json: bool) -> None:
@@ -49,7 +49,7 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
 
 @db.command()
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, shell_complete=completion.importable)
-@database_option
+@database_option()
 def merge(sources: tuple[str, ...], database: str) -> None:
     """Add all trials of FILEs to the database, which is created if it is missing.
 
@@ -67,13 +67,12 @@ def merge(sources: tuple[str, ...], database: str) -> None:
     for source in sources:
         with tables.waiting(f"merging {shown_name(source)}") as show:
             found = tsm2_tune.import_trials(source, database, on_progress=show)
-        print_import(found)
-        click.echo(printable(f"{shown_name(source)}: {found}"))
+        print_import(source, found)
 
 
 @db.command()
 @option("--alone", is_flag=True, help="No run uses the database, so it may be locked for long.")
-@named_database
+@database_option(positional=True)
 def vacuum(alone: bool, database: str) -> None:
     """Remove unused rows from the database, and compact its file.
 
@@ -94,7 +93,7 @@ def vacuum(alone: bool, database: str) -> None:
 
 @db.command()
 @option("--keep", is_flag=True, help="Keep a copy of the old database beside the new one.")
-@named_database
+@database_option(positional=True)
 def migrate(keep: bool, database: str) -> None:
     """Convert a database of an older version to this version's schema.
 

@@ -20,7 +20,7 @@ TRIAL = WholeNumber(1, 2**63 - 1)  # a trial's number, which `tsm2-tune show` pr
 @click.argument("trials", metavar="[TRIAL]...", type=TRIAL, nargs=-1)
 @outcomes_option("--outcome", "outcomes", STORED_OUTCOMES, "All trials that ended as")
 @stored_device_option
-@database_option
+@database_option()
 def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | None, database: str) -> None:
     """Remove trials, so that they are tried again.
 

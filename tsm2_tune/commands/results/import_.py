@@ -17,7 +17,7 @@ MOST_PRINTED = 20  # limit of the printed lines about left-out configurations, a
 
 @click.command("import", cls=Command)
 @click.argument("source", metavar="FILE", shell_complete=completion.importable)
-@database_option
+@database_option()
 def import_(source: str, database: str) -> None:
     """Add trials from another database or file.
 
@@ -33,14 +33,14 @@ def import_(source: str, database: str) -> None:
     """
     with waiting(f"importing {shown_name(source)}") as show:
         found = tsm2_tune.import_trials(source, database, on_progress=show)
-    print_import(found)
-    click.echo(printable(f"{shown_name(database)}: {found}"))
+    print_import(database, found)
 
 
-def print_import(found: tsm2_tune.Imported) -> None:
-    """Print configurations that were not imported, then those whose trials contradict stored trials."""
+def print_import(name: str, found: tsm2_tune.Imported) -> None:
+    """Print configurations that were not imported, those whose trials contradict stored trials, and the counts."""
     for sentences in (found.left_out, found.conflicts):
         for sentence in sentences[:MOST_PRINTED]:
             tell(sentence)
         if len(sentences) > MOST_PRINTED:
             tell(f"{sentences[0].partition(':')[0]}: {len(sentences) - MOST_PRINTED} more configurations like these")
+    click.echo(printable(f"{shown_name(name)}: {found}"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import json_option, named_results, stored_device_option
+from tsm2_tune.commands.options import database_option, json_option, stored_device_option
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import one_line, print_json, tell
 from tsm2_tune.tuner.results.storage.addresses import command_on
@@ -17,29 +16,13 @@ from tsm2_tune.tuner.results.storage.addresses import command_on
 if TYPE_CHECKING:
     from tsm2_tune.tuner.search.quarantine import Quarantined
 
-ALL = "all"  # equals ALL of tuner.search.quarantine, which is slow to import
 DIGITS = 12  # digits of a digest that the table shows
-LEAST_DIGITS = 8  # fewest digits that --forgive accepts: they identify a kernel
-
-
-class Digest(click.ParamType):  # type: ignore[type-arg]
-    """The click type of a kernel's digest: its first 8 or more hexadecimal digits, or `all`."""
-
-    name = "digest"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = value.lower()
-        if text != ALL and not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", text):
-            self.fail(
-                f"{value!r} is not a digest: expected at least {LEAST_DIGITS} of its digits, or {ALL}.", param, ctx
-            )
-        return text
 
 
 @click.command(cls=Command)
-@option("--forgive", "digest", type=Digest(), help=f"Release the kernel whose digest begins with this, or {ALL}.")
+@option("--forgive", "digest", metavar="DIGEST", help="Release the kernel whose digest begins with this, or all.")
 @stored_device_option
-@named_results
+@database_option(reads=True, positional=True)
 @json_option
 def quarantine(digest: str | None, device: str | None, database: str, as_json: bool) -> None:
     """List or forgive kernels that hung or faulted.

@@ -8,14 +8,14 @@ import click
 
 import tsm2_tune
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import named_results, output_option, selection_options
+from tsm2_tune.commands.options import database_option, output_option, selection_options
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 
 @click.command(cls=Command)
-@named_results
+@database_option(reads=True, positional=True)
 @selection_options
 @option(
     "--compare",

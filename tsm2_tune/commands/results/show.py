@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import json_option, results_option, selection_options
+from tsm2_tune.commands.options import database_option, json_option, selection_options
 from tsm2_tune.commands.results.best import refuse_nothing
 from tsm2_tune.commands.results.forget import TRIAL
 from tsm2_tune.console import tables
@@ -16,7 +16,7 @@ from tsm2_tune.generator.problem import Problem
 
 @click.command(cls=Command)
 @click.argument("trial", type=TRIAL, required=False)
-@results_option
+@database_option(reads=True)
 @selection_options
 @option("--samples", "has_samples", is_flag=True, help="With a TRIAL: also every sample of its time.")
 @option("--source", "has_source", is_flag=True, help="With a TRIAL: also its CUDA source.")

@@ -1,5 +1,1 @@
-"""The command `doctor`: check everything that tuning needs, and report problems, their effects and their remedies.
-
-`examination.py` runs all probes, the functions that check one thing each. The other modules contain the probes.
-`finding.py` defines a probe's input and result.
-"""
+"""The command `doctor`: `examination.py` runs all probes, and each of the other modules has probes of one subject."""

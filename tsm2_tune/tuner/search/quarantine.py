@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -37,6 +38,7 @@ from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
 HAZARDS = (Outcome.TIMED_OUT, Outcome.CRASHED)  # outcomes of trials that may lead to quarantine
 ALL = "all"
+LEAST_DIGITS = 8  # fewest digits of a digest that `forgive` accepts: they identify a kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +212,11 @@ def forgive(database: Database, digest: str, device_name: str | None) -> int:
     kernels.
 
     Return the number of removed kernels. If `device_name` is given, only kernels on this device are removed. Raise
-    InputError if no kernel's digest begins with `digest`.
+    InputError if `digest` has fewer than LEAST_DIGITS digits, or if no kernel's digest begins with it.
     """
+    if digest.lower() != ALL and not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digest.lower()):
+        raise InputError(f"{digest!r} is not a digest: expected at least {LEAST_DIGITS} of its digits, or {ALL}")
+    digest = digest.lower()
     column, which = schema.quarantine.c, list[ColumnElement[bool]]()
     if digest != ALL:
         which.append(column.digest.startswith(digest, autoescape=True))
