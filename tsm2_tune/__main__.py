@@ -46,10 +46,7 @@ def _open_streams() -> None:
 
 
 def _flush() -> None:
-    """Flush standard output, and close it if that fails.
-
-    Python would otherwise try again at exit, and change the exit status.
-    """
+    """Flush standard output. Close it if that fails: Python would try again at exit, and change the exit status."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -35,10 +35,7 @@ def nearest_name(name: object, known: Iterable[str]) -> str:
 
 
 def pip_install(*packages: str) -> str:
-    """Return the shell command that installs packages for the running Python.
-
-    The pip on PATH is used only if it belongs to this Python.
-    """
+    """Return the shell command that installs packages. It names the pip on PATH only if it is of this Python."""
     pip = shutil.which("pip") or ""
     is_own = bool(sys.executable) and os.path.dirname(pip) == os.path.dirname(sys.executable)
     return f"{'pip' if is_own else f'{sys.executable} -m pip'} install {shlex.join(packages)}"

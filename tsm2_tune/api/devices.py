@@ -16,12 +16,7 @@ Devices = OneDevice | Sequence[OneDevice] | None
 
 
 def targets_of(devices: Devices) -> tuple[Target, ...]:
-    """Return the named devices, each with its compiler.
-
-    A text may name several devices, separated by commas. "all" means every GPU. None means GPU 0, or the host if
-    there is no GPU. Raise InputError for a text that names no device, and for a device that is named twice. Raise
-    DeviceError if a device does not respond.
-    """
+    """Return the named devices, each with its compiler. "all" is every GPU; None is GPU 0, else the host."""
     if devices is None:
         return (find_target(default_spec()),)
     several = isinstance(devices, Iterable) and not isinstance(devices, str)

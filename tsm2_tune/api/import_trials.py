@@ -63,11 +63,7 @@ def import_trials(
 
 
 def refuse_others(source: str | PathLike[str]) -> None:
-    """Raise InputError or StoreError if the first bytes of a source show that `import_trials` would refuse it.
-
-    `import_trials` refuses a source that cannot be read, that another program wrote, or that a newer version of
-    tsm2-tune wrote. This function does not find damaged rows.
-    """
+    """Raise InputError or StoreError if the first bytes of a source show that `import_trials` would refuse it."""
     with named_source(source) as place:
         refuse(place)
 

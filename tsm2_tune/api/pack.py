@@ -183,10 +183,7 @@ def check_pack(
 
 
 def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedKernels:
-    """Return the pack's kernels for the GPU with this name; if it has none, for the first in alphabetical order.
-
-    Raise InputError if the pack has no kernel for a GPU.
-    """
+    """Return the pack's kernels for this GPU, else for its first GPU by name. Raise InputError without a GPU."""
     if is_pretuned(source):
         kernels = pretuned_kernels(pretuned_named(source))
         for sentence in kernels.notes:
@@ -219,10 +216,7 @@ def batches(
 
 
 def _done(database: str, device: str) -> frozenset[Problem]:
-    """Return the problems of the database whose winners were timed interleaved with cuBLAS and verified in full.
-
-    The database is created if it is missing.
-    """
+    """Return the problems whose winners were timed interleaved with cuBLAS and verified in full."""
     with Store.open(database, create=True) as store:
         rows = store.best(device=device)
     return frozenset(row.problem for row in rows if row.verified_in_full and not row.stale and row.round > 0)

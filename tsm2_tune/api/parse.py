@@ -61,10 +61,7 @@ ElementTypes: TypeAlias = "ElementType | Iterable[ElementType]"
 
 
 def texts(what: str, value: Texts) -> str:
-    """Return a text unchanged, or several texts joined by commas.
-
-    Raise InputError, which names `what`, if the value is neither a text nor an iterable of texts.
-    """
+    """Return a text, or several texts joined by commas. Raise InputError, which names `what`, for other values."""
     try:
         return plain_text(what, value) if isinstance(value, str) else ",".join(value)
     except TypeError:
@@ -72,10 +69,7 @@ def texts(what: str, value: Texts) -> str:
 
 
 def dtype_texts(value: ElementTypes) -> str:
-    """Return the names of element types joined by commas.
-
-    Raise InputError if an element type is neither a text nor a NumPy type.
-    """
+    """Return the names of element types joined by commas. Raise InputError for a value that is no type."""
     try:
         is_one = isinstance(value, str | type) or hasattr(value, "type")  # NumPy's dtype has the attribute
         several: Iterable[Any] = [value] if is_one else value  # type: ignore[assignment]
@@ -93,10 +87,7 @@ def _element_name(one: Any) -> str:
 
 
 def canonical_dtype(name: str) -> str:
-    """Return tsm2-tune's name of an element type, such as f32 for float32, single or F32.
-
-    Return unknown names unchanged.
-    """
+    """Return tsm2-tune's name of an element type, such as f32 for float32, and an unknown name unchanged."""
     lower = name.strip().lower()
     return DTYPE_ALIASES.get(lower, lower if lower in DTYPES else name.strip())
 
@@ -120,10 +111,7 @@ def check_callable(what: str, function: object) -> None:
 
 
 def joined(what: str, names: Texts | None) -> str | None:
-    """Return the names joined by commas; None without names.
-
-    Raise InputError, which names `what`, if `names` is neither a text nor an iterable of texts.
-    """
+    """Return the names joined by commas; None without names. Raise InputError, which names `what`, otherwise."""
     if names is None:
         return None
     return texts(what, names) if isinstance(names, str) else texts(what, names) or None
@@ -158,10 +146,7 @@ def hint_of(name: object, known: Sequence[str]) -> str:
 
 
 def dtype_name(name: str) -> str:
-    """Return tsm2-tune's name of a Dtype, such as f32 for float32.
-
-    Raise InputError, with a suggestion, if the Dtype is unknown.
-    """
+    """Return tsm2-tune's name of a Dtype, such as f32 for float32. Raise InputError if it is unknown."""
     return dtype_named(canonical_dtype(name)).name
 
 
@@ -216,10 +201,7 @@ def op_in(layout: str, op: str) -> str:
 
 
 def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
-    """Return the thresholds given as the text of --guidelines or as a mapping; empty for None.
-
-    Raise InputError for an unknown name, an invalid value or another type.
-    """
+    """Return the thresholds of a text of --guidelines or of a mapping; none for None. Raise InputError if invalid."""
     if isinstance(guidelines, Mapping):
         guidelines = ",".join(f"{name}={_number(name, value)}" for name, value in guidelines.items())
     elif not isinstance(guidelines, str | None):
@@ -254,10 +236,7 @@ def share_of(text: str, most: float) -> float:
 
 
 def checked_share(what: str, value: float | str | None, most: float) -> float | None:
-    """Return a share of at most `most`, given as a number or a percentage such as "3%"; None for None.
-
-    Raise InputError, which names `what`, for another value.
-    """
+    """Return a share of at most `most`, given as a number or as "3%"; None for None. Else raise InputError."""
     if isinstance(value, str):
         return share_of(value, most)
     if value is None:
@@ -292,10 +271,7 @@ def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outc
 
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
-    """Return the problems as a tuple.
-
-    Raise InputError if one of the problems can be computed by no kernel family, or by none of the named families.
-    """
+    """Return the problems as a tuple. Raise InputError if one is computed by no family, or by none of the named."""
     from tsm2_tune.generator.families import FAMILIES  # slow to import
 
     for problem in problems:

@@ -45,10 +45,7 @@ Parsed = Problem | tuple[Shape, ...]
 def problems_of(
     products: Products, dtypes: ElementTypes, ops: Texts, layout: str, math: str = MATHS[0]
 ) -> tuple[Problem, ...]:
-    """Return the problems that the arguments of `problems` name, each once.
-
-    A shape in `products` is combined with every element type and op. Raise InputError for an invalid argument.
-    """
+    """Return the problems that the arguments of `problems` name, each once. Raise InputError for an invalid one."""
     check_named("layout", layout, LAYOUTS)
     check_named("math", math, MATHS)
     names = tuple(dict.fromkeys(dtype_with(math, name) for name in dtype_texts(dtypes).split(",")))
@@ -127,10 +124,7 @@ def _parsed_item(item: str) -> Parsed:
 
 
 def _shapes_text(name: str) -> str:
-    """Return the text of a shapes file in UTF-8 or UTF-16, without byte order marks.
-
-    Raise InputError if it is no text.
-    """
+    """Return the text of a shapes file in UTF-8 or UTF-16, without byte order marks. Else raise InputError."""
     content = _shapes_content(name)
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
@@ -143,10 +137,7 @@ def _shapes_text(name: str) -> str:
 
 
 def _shapes_content(name: str) -> bytes:
-    """Return the bytes of a shapes file, which is a regular file, a pipe or standard input.
-
-    Raise InputError for another kind of file, for a file that is too large, and if reading takes too long.
-    """
+    """Return the bytes of a regular file, a pipe or standard input. Raise InputError for another kind of file."""
     try:
         if name in STANDARD_INPUT:
             return _content(0, name)
@@ -166,10 +157,7 @@ def _shapes_content(name: str) -> bytes:
 
 
 def _content(number: int, name: str) -> bytes:
-    """Return the bytes of an open file.
-
-    Raise InputError if the file has more than MOST_SHAPES_BYTES, or does not end within MOST_SHAPES_SECONDS.
-    """
+    """Return the bytes of an open file. Raise InputError beyond MOST_SHAPES_BYTES or MOST_SHAPES_SECONDS."""
     ends, content, ready = time.monotonic() + MOST_SHAPES_SECONDS, bytearray(), select.poll()
     ready.register(number, select.POLLIN)
     while ready.poll(max(0.0, ends - time.monotonic()) * 1e3):

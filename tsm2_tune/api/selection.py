@@ -83,10 +83,7 @@ class Selection:
         return f"no {what} of {len(stored)} matches: {place} has {' or '.join(known)}{rest}"
 
     def device_in(self, store: Store) -> str | None:
-        """Return the stored name of the selected device; None if all devices are selected.
-
-        Raise InputError if the store has no trial on the selected device, or if several stored names match.
-        """
+        """Return the stored name of the selected device; None for all. Raise InputError if none or several match."""
         if self.device is None:
             return None
         is_here = self.device == HOST or is_ordinal(self.device)

@@ -106,10 +106,7 @@ def source_of(
 def _ways(
     family: Family[Any], dtype: str | None, math: str | None, op: str | None, layout: str | None
 ) -> Iterator[Way]:
-    """Yield the combinations of element type, op and layout that match the arguments.
-
-    Without `dtype` and `math`, yield all element types of the family. Without `op`, yield all OPS.
-    """
+    """Yield the combinations of element type, op and layout that match the arguments. None matches all."""
     if dtype is None and math is None:
         names = sorted(family.dtypes, key=list(DTYPES).index)
     else:

@@ -126,10 +126,7 @@ def options_of(
     retry: Texts | None, seed: int, vendor: bool = False, reach: float | None = None, strategy: str = "model",
     gain: float | str | None = None,
 ) -> Options:  # fmt: skip
-    """Return the options of a run from these arguments of `tune`.
-
-    Raise InputError for an invalid argument. Raise ToolMissing if `strategy` needs Optuna and it is not installed.
-    """
+    """Return the options of a run. Raise InputError for an invalid argument, ToolMissing if Optuna is missing."""
     check_named("strategy", strategy, STRATEGIES)
     strategy_named(strategy)
     return Options(

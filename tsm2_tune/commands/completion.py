@@ -61,11 +61,7 @@ def families(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
 
 
 def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Return completions of a configuration, such as `tsm2:version=v3,threads=128`.
-
-    They end after the next value that has several possible completions: given a single completion, a shell would end
-    the word.
-    """
+    """Complete a configuration up to its next open value: given one completion, a shell would end the word."""
     from tsm2_tune.generator.config import family_name_in
     from tsm2_tune.generator.families import FAMILIES
 

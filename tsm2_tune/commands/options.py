@@ -348,10 +348,7 @@ SELECTING = ("device", "products", "dtype", "op", "layout", "cache")  # argument
 
 
 def selection_options(function: F) -> F:
-    """Add options that filter stored results: --device, --shapes, --dtype, --op, --layout and --cache.
-
-    The command receives them as a dictionary of arguments of `best`, `which`.
-    """
+    """Add options that filter stored results. The command receives them as `which`, arguments of `best`."""
 
     @wraps(function)
     def with_selection(*arguments: Any, **named: Any) -> Any:

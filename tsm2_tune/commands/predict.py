@@ -137,10 +137,7 @@ def number_text(value: float | None, digits: int) -> str:
 
 
 def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> str:
-    """Return the line below a table: the mean speedup over cuBLAS of the kernels, and of an exported module.
-
-    A ratio is cuBLAS's time divided by the kernel's, or None. An exported module calls cuBLAS for some problems.
-    """
+    """Return the line below a table: the mean speedup over cuBLAS of the kernels, and of an exported module."""
     pairs = zip(ratios, choices, strict=True)
     found = [(ratio, choice.is_vendor_chosen) for ratio, choice in pairs if ratio is not None]
     if not found:

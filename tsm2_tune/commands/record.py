@@ -66,10 +66,7 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
 
 
 def _write(text: str, output: str) -> None:
-    """Write the text to a file. If that fails, write it to standard output and raise InputError.
-
-    The text must not be lost: the program may have run for hours.
-    """
+    """Write the text to a file; if that fails, to standard output, so that it is not lost, and raise InputError."""
     try:
         write(text, output)
     except InputError as error:

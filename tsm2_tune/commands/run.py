@@ -108,20 +108,14 @@ def run(
 
 
 def _made_pack(database: str, pretuned: bool) -> Path | None:
-    """Compile the kernels to use, and return the path of their library. If there are none, print why and return None.
-
-    The kernels are the pretuned ones if `pretuned`, else the fastest ones of the database.
-    """
+    """Compile the kernels to use, and return the library's path. Without any, print why and return None."""
     from tsm2_tune.interpose.pack_library import pack_path, pretuned_path  # slow to import
 
     return pretuned_path(tell) if pretuned else pack_path(database, tell)
 
 
 def _library(name: str) -> Path:
-    """Return the path of an exported C library, and print a note if this machine has no GPU.
-
-    Raise InputError if the file is not such a library.
-    """
+    """Return the path of an exported C library, or raise InputError. Print a note if this machine has no GPU."""
     if not name:
         raise InputError("the name of the library is empty: name the file with --library")
     if "$" in str(Path(name).absolute()):
@@ -147,10 +141,7 @@ def failed(status: int) -> str:
 
 
 def print_products(written: Written, status: int, *, has_times: bool) -> None:
-    """Print on standard error which GEMM calls of a program the tuned kernels computed, with times if `has_times`.
-
-    `status` is the program's exit status: if the program failed before its first GEMM call, that is printed.
-    """
+    """Print on standard error which GEMM calls of a program the tuned kernels computed, with times if `has_times`."""
     from tsm2_tune.interpose.journal import count_of
 
     console, seen = tables.console(stderr=True), written.seen

@@ -32,10 +32,7 @@ PHASES = {  # descriptions of a run's phases
 
 
 def phase_text(phase: str, seconds: float | None = None) -> str:
-    """Return a text that says what a run does in this phase.
-
-    `seconds` is how long the phase has lasted. It is added to the text unless it is None.
-    """
+    """Return what a run does in this phase, with the seconds that the phase has lasted unless they are None."""
     name, _, part = phase.partition(": ")
     doing = f"{PHASES[name]}{part and f': {part}'}" if name in PHASES else phase
     return doing if seconds is None else f"{doing} ({seconds:.0f} s)"
@@ -67,10 +64,7 @@ class Heartbeat:
         self._thread.join()
 
     def event(self) -> None:
-        """Record an event of the run. This restarts the wait.
-
-        `tell` is called only when `long_seconds` have passed without another event.
-        """
+        """Record an event of the run, which restarts the wait."""
         self._last = (time.monotonic(), self._long_seconds)  # last event, and seconds to the next heartbeat
 
     def _watch(self) -> None:

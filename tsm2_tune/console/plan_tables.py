@@ -52,10 +52,7 @@ def space_counts(space: SearchSpace) -> dict[str, Any]:
 
 
 def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
-    """Print how many configurations were kept, and how many each rule dropped.
-
-    `explain` also lists the rules that dropped none, with their reasons, and the tunables of each kernel family.
-    """
+    """Print how many configurations each rule dropped; with `explain` also reasons, and the families' tunables."""
     kept = f"{len(space.kept)} of {space.total} configurations kept"
     print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
     dropped = [(rule, count) for rule, count in space.dropped if count or explain]
@@ -121,10 +118,7 @@ def measured_text(run: TuningRun, database: str) -> str:
 
 
 def model_facts(one: Modelled, limits: DeviceLimits, source: str) -> dict[str, Any]:
-    """Return a dictionary for JSON with the roofline and the TSM2 model of a problem.
-
-    `source` says where the device's rates come from.
-    """
+    """Return a problem's roofline and TSM2 model for JSON. `source` says where the device's rates come from."""
     return {
         "problem": one.problem.text,
         "device": limits.name,
@@ -137,10 +131,7 @@ def model_facts(one: Modelled, limits: DeviceLimits, source: str) -> dict[str, A
 
 
 def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, console: Console) -> None:
-    """Print a table with each problem's roofline, then the parameters that the TSM2 paper's model chooses.
-
-    `source` says where the device's rates come from.
-    """
+    """Print each problem's roofline, then the parameters that the TSM2 paper's model chooses."""
     print_line(console, f"{limits.name}, {source}")
     columns: dict[str, Callable[[Modelled], str]] = {
         "problem": lambda one: one.problem.text,

@@ -19,10 +19,7 @@ _HALVES = re.compile("[\\ud800-\\udfff]")  # surrogates, to which Python decodes
 
 
 def printable(text: str) -> str:
-    """Return the text without control characters and invisible characters. Newlines stay, tabs become spaces.
-
-    A text from a foreign database could otherwise send commands to the terminal.
-    """
+    """Return the text without control and invisible characters, which could send commands to the terminal."""
     return _CONTROLS.sub("", _HALVES.sub(lambda half: ascii(half[0])[1:-1], text.replace("\t", "    ")))
 
 
@@ -35,10 +32,7 @@ def one_line(text: str, characters: int = 160) -> str:
 
 
 def fields(value: object, names: str) -> dict[str, Any]:
-    """Return the attributes with these names for JSON, or None for each if the value is None.
-
-    A problem or a configuration is returned as its text.
-    """
+    """Return these attributes for JSON, a problem or configuration as its text. All are None if the value is None."""
     found = {name: None if value is None else getattr(value, name) for name in names.split()}
     return {name: getattr(one, "text", one) for name, one in found.items()}
 

@@ -36,10 +36,7 @@ LEAST_TEXT_WIDTH = 20  # least width of a column whose text is wrapped
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return Rich's console for standard output or standard error.
-
-    Remove COLUMNS and LINES from the environment if their values are invalid, so that Rich reads the terminal's size.
-    """
+    """Return Rich's console. Remove invalid COLUMNS and LINES, so that Rich reads the terminal's size."""
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "80")):
             del os.environ[name]

@@ -74,10 +74,7 @@ def _verdict_facts(verdict: Verdict | None) -> dict[str, Any] | None:
 def trial_in_full(
     record: TrialRecord, console: Console, *, as_json: bool, has_samples: bool = False, has_source: bool = False
 ) -> None:
-    """Print a trial in ten lines, or as JSON.
-
-    `has_samples` adds the measured times, `has_source` the CUDA source.
-    """
+    """Print a trial in ten lines, or as JSON, with its measured times and its CUDA source if asked for."""
     if as_json:
         print_json(trial_facts(record))
         return

@@ -51,11 +51,7 @@ def spread_percent(row: BestRow | Measurement) -> float:
 
 
 def state_text(row: BestRow) -> str:
-    """Return a warning about a winner, or "".
-
-    The winner is "stale" if its kernel or its compiler has changed since, "verified in part" if some checks were
-    not run.
-    """
+    """Return "stale" if the winner's kernel or compiler has changed, "verified in part" if checks lack, else ""."""
     return "stale" if row.stale else "" if row.verified_in_full else "verified in part"
 
 
@@ -73,10 +69,7 @@ DROPPED = ("+- %", "cuBLAS us", "% floor", "trial")  # the columns to omit on a 
 
 
 def columns_of(rows: Sequence[BestRow]) -> Columns:
-    """Return the columns of the short table of winners.
-
-    If the product or the layout differs between rows, one of the columns shows it.
-    """
+    """Return the columns of the short table of winners, with the product or layout if rows differ in it."""
     return {
         "shape": lambda row: row.problem.shape,
         "type": lambda row: row.dtype,

@@ -62,9 +62,6 @@ def best(
 
 
 def refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:
-    """Raise InputError if --shapes, --dtype, --op, --layout or --cache excluded all stored results.
-
-    `what` names a result in the message, such as "winner". `stored` lists each result's problem and L2 state.
-    """
+    """Raise InputError if options excluded all stored results. `what` names a result, such as "winner"."""
     if (selection.is_of_problems or selection.cache is not None) and stored:
         raise InputError(selection.none_of(what, stored, shown_name(database)))

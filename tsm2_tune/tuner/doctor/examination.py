@@ -129,10 +129,7 @@ def _examined(name: str, question: Question) -> list[Finding]:
 
 
 def _run(name: str, question: Question, folder: str) -> tuple[str, str]:
-    """Run a probe in a new process. Return its output, and a message to show if the output has no findings.
-
-    `folder` is the process's temporary folder. After the time limit, end the process.
-    """
+    """Run a probe with this temporary folder. Return its output, and what to say if that has no findings."""
     environment = {**os.environ, "TMPDIR": folder}
     process = subprocess.Popen(
         [*isolated_python(PROGRAM), name, json.dumps(asdict(question))],
@@ -176,10 +173,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def answer(arguments: Sequence[str] = ()) -> None:
-    """Run one probe and print its findings as JSON: the entry point of a probe's process.
-
-    `arguments` are the probe's name and its input as JSON, by default from the command line.
-    """
+    """Run one probe and print its findings as JSON: the entry point of a probe's process."""
     name, text = arguments or sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the probe's files are removed
     asked: dict[str, Any] = json.loads(text)

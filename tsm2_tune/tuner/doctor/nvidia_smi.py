@@ -62,10 +62,7 @@ def _asked(tool: str, bus_id: str, query: str) -> list[list[str]]:
 
 
 def _fields(tool: str, bus_id: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Return nvidia-smi's value of each field: name -> value. A field that the driver lacks has the value UNKNOWN.
-
-    Raise _Refused if the driver lacks all fields.
-    """
+    """Return the value of each field; UNKNOWN if the driver lacks it. Raise _Refused if it lacks all fields."""
     try:
         lines = _asked(tool, bus_id, f"--query-gpu={','.join(names)}")
     except _Refused:

@@ -35,10 +35,7 @@ NOT_NUMBERED = text(
 
 
 def on_server(address: Address) -> Finding:
-    """Return a finding: whether the database can contain this program's tables, and whether this user may write.
-
-    Raise TuneError if the server does not answer or the database cannot be read.
-    """
+    """Return a finding: whether the database can contain this program's tables, and whether this user may write."""
     with as_it_is(address) as connection:
         found = postgresql_schema.found_version(connection, str(address))
         return _finding(address, connection, found)
@@ -69,10 +66,7 @@ def _finding(address: Address, connection: Connection, found: int) -> Finding:
 
 
 def _lacking(connection: Connection, where: str, user: str) -> tuple[str, list[str]]:
-    """Return a text with the user's missing privileges, and the SQL statements that grant them.
-
-    The text is "" if no privilege is missing. `where` is the schema.
-    """
+    """Return the missing privileges in the schema `where`, and SQL that grants them; "" if none is missing."""
     missing = {*connection.execute(LACKING, {"tables": WRITTEN, "view": best.name}).scalars()}
     privileges = [one for one in ("SELECT", "INSERT", "UPDATE", "DELETE") if one in missing]
     what, grants = [], []

@@ -41,10 +41,7 @@ def python(question: Question) -> list[Finding]:
 
 
 def extras(question: Question) -> list[Finding]:
-    """Return a finding with the versions of the optional packages and the names of the missing ones.
-
-    No package is imported.
-    """
+    """Return a finding with the versions of the optional packages, which are not imported, and the missing ones."""
     found = {name: next(filter(None, map(_version, names)), None) for name, names in EXTRAS.items()}
     here = [f"{name} {text}" for name, text in found.items() if text]
     missing = [name for name, text in found.items() if not text]

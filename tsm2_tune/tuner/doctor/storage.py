@@ -110,10 +110,7 @@ def database(question: Question) -> list[Finding]:
 
 
 def _of_space(name: str, found: str, free_bytes: int | None) -> Finding:
-    """Return the finding for a usable folder, with a note or a problem if its disk has little free space.
-
-    The finding's text begins with `found`. `free_bytes` is None if the free space is unknown.
-    """
+    """Return the finding of a usable folder, which begins with `found`. Little free space is a note or a problem."""
     if free_bytes is None:
         return ok(name, found)
     found += f", {_mib(free_bytes)} free"
@@ -164,10 +161,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _locks_hold(folder: Path) -> bool:
-    """Return whether SQLite's locks work in the folder.
-
-    They work if a second process cannot lock a database that this process has locked.
-    """
+    """Return whether a second process cannot lock a database in the folder that this process has locked."""
     with tempfile.TemporaryDirectory(prefix=".tsm2-tune-probe-", dir=folder, ignore_cleanup_errors=True) as probe:
         file = os.path.join(probe, "locks.db")
         with closing(sqlite3.connect(file, isolation_level=None)) as first:
