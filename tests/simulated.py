@@ -46,7 +46,7 @@ Times = Mapping[tuple[str, Problem], float]  # times of a configuration at a sha
 TODAY = TARGET.basis(Cache.CLEAN)
 
 
-def _binary(source: KernelSource, *_: Any) -> Binary:
+def _binary(source: KernelSource) -> Binary:
     return Binary(source.digest, source.kernel, 0, 0.0)
 
 
@@ -55,8 +55,7 @@ COMPILES_NOTHING = cast(
     SimpleNamespace(
         support=lambda *_: __file__,
         begin_support=lambda _: None,
-        begin=lambda *_: SimpleNamespace(done=lambda: True),
-        finish=_binary,
+        begin=lambda source, *_: SimpleNamespace(done=lambda: True, result=lambda: _binary(source)),
         files=lambda *paths: paths,
         are_whole=lambda *_: True,
         close=lambda: None,

@@ -26,7 +26,7 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.tuner.compile import pool
+from tsm2_tune.tuner.compile import cache, compiler, pool
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.device.cuda_kernel import FAULTS, fault_of, refusal_of
 from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
@@ -82,13 +82,14 @@ def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool =
     """Compilers are stopped from outside so many times; the texts that they were given."""
     given = list[str]()
 
-    def stopped(text: str, *, kernel: str, **named: Any) -> Binary | CompileFailure:
+    def stopped(key: str, text: str, kernel: str, *others: Any) -> Binary | CompileFailure:
         if kernels_only and not kernel:
-            return compile_text(text, kernel=kernel, **named)
+            return compiled(key, text, kernel, *others)
         given.append(text)
-        return STOPPED if len(given) <= failures else compile_text(text, kernel=kernel, **named)
+        return STOPPED if len(given) <= failures else compiled(key, text, kernel, *others)
 
-    monkeypatch.setattr(pool, "compile_text", stopped)
+    compiled = compiler._compiled
+    monkeypatch.setattr(compiler, "_compiled", stopped)
     return given
 
 
@@ -100,6 +101,7 @@ def test_a_compiler_that_is_stopped_once_starts_again(tuner: Tuner, monkeypatch:
 def test_the_tuners_own_kernels_are_compiled_again_too(quick: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that is stopped twice at them ends the run."""
     target = replace(find_target("cpu"), toolchain=quick)
+    monkeypatch.setattr(cache, "find", lambda *_: None)
     given = failing(monkeypatch, 1, kernels_only=False)
     with Tuner(target, Options()):
         assert len(given) == 2
@@ -232,7 +234,9 @@ def test_a_final_that_the_machine_ends_is_told_and_stays_due(path: Path, monkeyp
 def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     past = prior_trials(tuner)
     with monkeypatch.context() as patch:
-        failing(patch, 2)
+        patch.setattr(cache, "find", lambda *_: None)
+        tuner._compilers._by_text.clear()
+        failing(patch, 2 * len(CONFIGS))
         failure = tuner.final(PROBLEM, past)
         assert isinstance(failure, FinalFailure)
         assert failure.interrupted

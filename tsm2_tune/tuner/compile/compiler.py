@@ -106,14 +106,20 @@ def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
 
 
 def compile_text(
-    text: str, *, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
+    text: str,
+    *,
+    kernel: str,
+    defines: tuple[str, ...],
+    toolchain: Toolchain,
+    limit_seconds: float,
+    is_over: Callable[[], bool] | None = None,
 ) -> Binary | CompileFailure:
     """Compile the text, or return its binary from the cache. Several processes may call this at the same time.
 
     `kernel` is the name of the entry point, or "" for a text with several entry points. `defines` are macros. A
     failed compilation is repeated, since the machine may have caused the failure. The repetition does not use the
     folders `toolchain.includes`, since their headers may have caused the failure. A failure that occurs twice is
-    returned.
+    returned. Nothing is repeated after `is_over` returns True; by default, after a call of `kill_running`.
     """
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
@@ -121,12 +127,13 @@ def compile_text(
         return Binary(str(found[0]), kernel, found[1], compile_seconds=0.0)
 
     kills_before = kills()
+    is_over = is_over or (lambda: kills() != kills_before)
     seen: Counter[Outcome] = Counter()
     of_headers: str | None = None  # messages of the failed compilation with toolchain.includes
     includes = toolchain.includes if kernel else ()
     while True:
         answer = _compiled(key, text, kernel, defines, toolchain, includes, limit_seconds)
-        if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or kills() != kills_before:
+        if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or is_over():
             return answer
         if of_headers not in (None, answer.detail):  # those headers caused the first failure
             seen.clear()

@@ -33,6 +33,7 @@ class Compilers:
         self._toolchain, self._limit_seconds = toolchain, limit_seconds
         self._by_text: dict[tuple[str, tuple[str, ...], Toolchain | None], Compiled] = {}
         self._submitted: list[Compiled] = []
+        self._is_closed = False
         own = cores(sharing)
         compilers = own - own // CORES_A_SPARE
         self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
@@ -43,6 +44,7 @@ class Compilers:
     def close(self) -> None:
         """Kill all running compilers, and wait until their working folders are removed."""
         with held():
+            self._is_closed = True
             self._pool.shutdown(wait=False, cancel_futures=True)
             while running := [future for future in self._submitted if not future.done()]:
                 kill_running()
@@ -67,10 +69,12 @@ class Compilers:
         return self._support_paths[name]
 
     def begin(self, source: KernelSource, toolchain: Toolchain | None = None) -> Compiled:
-        """Start to compile the source and return the future. Equal sources share one future."""
+        """Start to compile the source and return the future. Equal sources share one future, unless the machine
+        interrupted it.
+        """
         key = (source.digest, source.defines, toolchain)
         future = self._by_text.get(key)
-        if future is None or future.cancelled():
+        if future is None or _is_interrupted(future):
             future = self._by_text[key] = self.begin_text(source.text, source.kernel, source.defines, toolchain)
         return future
 
@@ -86,22 +90,10 @@ class Compilers:
                 defines=defines,
                 toolchain=toolchain or self._toolchain,
                 limit_seconds=self._limit_seconds,
+                is_over=lambda: self._is_closed,
             )
             self._submitted.append(future)
         return future
-
-    def finish(
-        self, source: KernelSource, toolchain: Toolchain | None = None, begun: Compiled | None = None
-    ) -> Binary | CompileFailure:
-        """Wait for a compilation, and return its binary or failure.
-
-        `begun` is the compilation's future. If it is None, the compilation is started. Repeat the compilation once if
-        the machine interrupted it.
-        """
-        binary = (begun or self.begin_text(source.text, source.kernel, source.defines, toolchain)).result()
-        if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
-            binary = self.begin_text(source.text, source.kernel, source.defines, toolchain).result()
-        return binary
 
     def files(self, dtype_name: str, *paths: str) -> tuple[object, ...]:
         """Return an identity of each file at `paths` and of the support kernels' files; None for a missing file."""
@@ -117,21 +109,30 @@ class Compilers:
         dtype_name = texts[0][0].dtype_name
         for name in ("", _verified_with(dtype_name)):
             self._support_paths[name] = self._compiled_support(name)
-        again = [self.finish(*text) for text in texts]
+        again = [
+            self.begin_text(source.text, source.kernel, source.defines, toolchain).result()
+            for source, toolchain in texts
+        ]
         now = self.files(dtype_name, *(one.path for one in again if isinstance(one, Binary)))
         return None not in before and before == now
 
     def _compiled_support(self, name: str) -> str:
         begun = self._begun_support.pop(name, None)
         support = (begun or self.begin_text(_support_text(name), "", ())).result()
-        if isinstance(support, CompileFailure) and support.outcome is Outcome.INTERRUPTED:
-            support = self.begin_text(_support_text(name), "", ()).result()
         if isinstance(support, CompileFailure):
             remedy = REMEDIES.get(support.outcome, "fix it or name another compiler")
             raise ToolMissing(
                 f"{self._toolchain.compiler} does not compile the tuner's own kernels: {support.detail}; {remedy}"
             )
         return support.path
+
+
+def _is_interrupted(future: Compiled) -> bool:
+    """Return whether the compilation was cancelled, or the machine ended it without a verdict on the source."""
+    if future.cancelled():
+        return True
+    result = future.result() if future.done() and future.exception() is None else None
+    return isinstance(result, CompileFailure) and result.outcome is Outcome.INTERRUPTED
 
 
 def _verified_with(dtype_name: str) -> str:

@@ -64,7 +64,7 @@ class TrialMaker:
         `fastest_us` is the time of the fastest kernel so far. If the candidate's first launches take much longer than
         this time, its trial will end early.
         """
-        binary = self._compilers.finish(source, begun=compiling)
+        binary = compiling.result()
         problem, config = candidate.problem, candidate.config
         if isinstance(binary, CompileFailure):
             return CompiledCandidate(candidate, source, binary, None, ())
@@ -128,7 +128,8 @@ class TrialMaker:
             if result.outcome in LASTING or self._compilers.are_whole(files, [(prepared.source, None)]):
                 return result, binary
             self._worker().close()  # it may have loaded the old binary
-            binary = self._compilers.finish(prepared.source)
+            source = prepared.source
+            binary = self._compilers.begin_text(source.text, source.kernel, source.defines).result()
             if isinstance(binary, Binary):
                 request = replace(request, entry=replace(request.entry, path=binary.path))
                 files = self._files(prepared.source, binary)

@@ -141,7 +141,9 @@ class Finals:
         for attempt in range(TRIES):
             entries, started = list[Entry](), [self._compilers.begin(*one) for one in sources]
             for (name, source, toolchain), compiling in zip(texts, started, strict=True):
-                binary = self._compilers.finish(source, toolchain, compiling if attempt == 0 else None)
+                if attempt > 0:  # a file in the cache may have changed
+                    compiling = self._compilers.begin_text(source.text, source.kernel, source.defines, toolchain)
+                binary = compiling.result()
                 if isinstance(binary, CompileFailure):
                     return AttemptResult(binary.outcome, f"{name}: {binary.detail}")
                 entries.append(Entry(binary.path, source.kernel, source.launch))
