@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tsm2_tune.generator.device.roofline import rate_text
 from tsm2_tune.tuner.measure.vendor import table_cells
+from tsm2_tune.tuner.measure.vendor.table_cells import Column, number
 
 if TYPE_CHECKING:
     from tsm2_tune.tuner.results.best_view import BestRow
@@ -64,7 +65,7 @@ def summary_text(rows: Sequence[BestRow]) -> str:
     return f"geometric mean {geometric_mean(found):.2f} x cuBLAS: {faster} faster, {len(found) - faster} slower"
 
 
-Columns = dict[str, Callable[["BestRow"], str]]  # the functions that return a row's cell, by heading
+Columns = dict[str, Column]  # by heading
 DROPPED = ("+- %", "cuBLAS us", "% floor", "trial")  # the columns to omit on a narrow terminal, in this order
 
 
@@ -77,7 +78,7 @@ def columns_of(rows: Sequence[BestRow]) -> Columns:
         "us": lambda row: _us_text(row.median_us),
         "+- %": lambda row: f"{spread_percent(row):.1f}",
         **_beside_vendor(rows, _vendor_text),
-        "% floor": lambda row: f"{row.percent_of_floor:.1f}",
+        "% floor": number("percent_of_floor", 1),
         "family": lambda row: row.family,
         "trial": lambda row: str(row.trial_id),
         **_notes(rows),
@@ -89,10 +90,10 @@ def long_columns_of(rows: Sequence[BestRow]) -> Columns:
     return {
         "problem": lambda row: row.problem.text,
         "configuration": lambda row: row.config,
-        "us": lambda row: f"{row.median_us:.1f}",
+        "us": number("median_us", 1),
         "+- %": lambda row: f"{spread_percent(row):.1f}",
         "rate": lambda row: rate_text(row.gbytes_per_s),
-        "% floor": lambda row: f"{row.percent_of_floor:.1f}",
+        "% floor": number("percent_of_floor", 1),
         **_beside_vendor(rows, table_cells.vendor_us),
         **table_cells.other_states(rows, us="{} us", digits=1),
         "ties": lambda row: str(row.ties),
@@ -112,7 +113,7 @@ def _vendor_text(row: BestRow) -> str:
 
 def _beside_vendor(rows: Sequence[BestRow], text: Callable[[BestRow], str]) -> Columns:
     is_measured = any(row.vendor_us is not None for row in rows)
-    return {"cuBLAS us": text, "x": table_cells.x_cublas} if is_measured else {}
+    return {"cuBLAS us": text, "x": number("x_cublas", 2)} if is_measured else {}
 
 
 def _notes(rows: Sequence[BestRow]) -> Columns:

@@ -18,13 +18,14 @@ from typing import Any
 
 from tsm2_tune import __version__
 from tsm2_tune.tuner.measure.vendor import table_cells
+from tsm2_tune.tuner.measure.vendor.table_cells import Column, number
 from tsm2_tune.tuner.results.best_view import BestRow
 
 Escape = Callable[[str], str]
-Columns = Mapping[str, Callable[[BestRow], str]]
+Columns = Mapping[str, Column]
 
 # Heading -> function that returns a cell's text. Times are medians with their 95 % confidence intervals.
-COLUMNS: dict[str, Callable[[BestRow], str]] = {
+COLUMNS: dict[str, Column] = {
     "dtype": lambda row: row.dtype,
     "op": lambda row: row.op,
     "m": lambda row: str(row.m),
@@ -32,28 +33,21 @@ COLUMNS: dict[str, Callable[[BestRow], str]] = {
     "k": lambda row: str(row.k),
     "batch": lambda row: str(row.batch),
     "configuration": lambda row: row.config,
-    "median (us)": lambda row: f"{row.median_us:.2f}",
-    "low (us)": lambda row: f"{row.low_us:.2f}",
-    "high (us)": lambda row: f"{row.high_us:.2f}",
-    "GB/s": lambda row: f"{row.gbytes_per_s:.1f}",
-    "% of floor": lambda row: f"{row.percent_of_floor:.1f}",
+    "median (us)": number("median_us", 2),
+    "low (us)": number("low_us", 2),
+    "high (us)": number("high_us", 2),
+    "GB/s": number("gbytes_per_s", 1),
+    "% of floor": number("percent_of_floor", 1),
     "cuBLAS (us)": lambda row: table_cells.vendor_us(row, digits=2),
-    "x cuBLAS": table_cells.x_cublas,
+    "x cuBLAS": number("x_cublas", 2),
     "cuBLAS routine": table_cells.routine,
     "tied": lambda row: str(row.ties),
     "stale": lambda row: "yes" if row.stale else "no",
     "verified": lambda row: "in full" if row.verified_in_full else "in part",
     "tuned (UTC)": lambda row: row.tuned_at[:16],
 }
-TEXT_COLUMNS = {
-    "dtype",
-    "op",
-    "configuration",
-    "cuBLAS routine",
-    "stale",
-    "verified",
-    "tuned (UTC)",
-}  # left-aligned; numbers are right-aligned
+# Left-aligned columns. Numbers are right-aligned.
+TEXT_COLUMNS = {"dtype", "op", "configuration", "cuBLAS routine", "stale", "verified", "tuned (UTC)"}
 
 LATEX = {
     "\\": r"\textbackslash{}",
