@@ -26,10 +26,7 @@ def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 
 def share(sizes: Sequence[int], most: int) -> int:
-    """Return how many items each group may keep, so that all groups together keep at most `most` items.
-
-    `sizes` are the numbers of items of the groups. Return at least 1.
-    """
+    """Return how many items each group may keep, at least 1, so that all groups keep at most `most` together."""
     low, high = 1, max([1, *sizes])
     while low < high:
         middle = (low + high + 1) // 2
@@ -66,10 +63,7 @@ def cut(text: str) -> str:
 
 
 def left_out(what: str, kept: int, total: int, which: str) -> str:
-    """Return a note that only `kept` of `total` items are shown, and which ones; "" if all are shown.
-
-    `what` names the items, `which` describes the shown ones.
-    """
+    """Return a note that only `kept` of `total` items are shown, and `which`; "" if all are shown."""
     if kept >= total:
         return ""
     return f"{kept:,} of {total:,} {what}: {which}. The command's options choose others."

@@ -103,10 +103,7 @@ _GAIN_TOOLTIP = _tooltip(
 
 
 def gains(rows: Sequence[Spec]) -> Spec:
-    """Return a chart of the winners' speed relative to cuBLAS.
-
-    If there are few problems, and all on one device, each problem gets a bar. Otherwise each problem gets a dot.
-    """
+    """Return a chart of the winners' speed relative to cuBLAS: bars of few problems on one device, else dots."""
     several = len({row["device"] for row in rows}) > 1
     if several or len(rows) > MOST_BARS:
         dots: Spec = {
@@ -133,10 +130,7 @@ def gains(rows: Sequence[Spec]) -> Spec:
 
 
 def roofline(rows: Sequence[Spec]) -> Spec:
-    """Return a roofline chart: arithmetic rates over arithmetic intensities, and the device's peak rates.
-
-    The reader chooses the device and the element type.
-    """
+    """Return a roofline chart: arithmetic rates over arithmetic intensities, and the device's peak rates."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["dtype"]] = counts.get(row["dtype"], 0) + 1
@@ -173,10 +167,7 @@ def roofline(rows: Sequence[Spec]) -> Spec:
 
 
 def convergence(names: Sequence[str]) -> Spec:
-    """Return a chart with a line for each search: the best time so far over trials or seconds.
-
-    The search that the reader chooses is drawn in front. `names` are the names of the searches.
-    """
+    """Return a chart with a line for each search: the best time so far over trials or seconds."""
     at = {
         "x": _field("at", "trials, or seconds", axis=COUNTS),
         "y": _log("over", "best so far / best of the search"),
@@ -198,10 +189,7 @@ def convergence(names: Sequence[str]) -> Spec:
 
 
 def heat_map() -> Spec:
-    """Return a heat map of the least time for each pair of values of two tunables.
-
-    The page's script sets its data, axis titles and height.
-    """
+    """Return a heat map of the least time for each pair of values of two tunables, which the page's script fills."""
     axis = {"labelAngle": 0, "labelOverlap": True}
     at = {
         "x": _field("x_value", "", "ordinal", sort={"field": "x_place"}, axis=axis),
@@ -222,10 +210,7 @@ def heat_map() -> Spec:
 
 
 def comparison(rows: Sequence[Spec]) -> Spec:
-    """Return a chart that compares winners of several devices or databases, with a dot for each shared problem.
-
-    A dot shows the time of another device or database divided by the time of the first.
-    """
+    """Return a chart of the winners' times on other devices or in other databases, divided by those of the first."""
     tooltip = _tooltip(
         ("problem", "problem"),
         ("other", "other"),

@@ -68,10 +68,7 @@ class Contents:
 
 
 def contents(store: Store, device: str | None, is_chosen: Callable[[Problem], bool], cache: Cache | None) -> Contents:
-    """Read the winners and trials of this device, of the problems that `is_chosen` accepts, and of this L2 state.
-
-    None as the device or the L2 state selects all. Raise StoreError if a row has invalid values.
-    """
+    """Read the winners and trials of this device and L2 state (None: of all), of the problems that are chosen."""
     devices = [one for one in store.devices() if device in (None, one)]
     winners = [row for row in store.best(device=device, cache=cache) if is_chosen(row.problem)]
     trials = [

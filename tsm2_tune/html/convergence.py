@@ -70,10 +70,7 @@ def by_search(trials: Sequence[TrialRow]) -> tuple[list[list[TrialRow]], str]:
 
 
 def searches(groups: Sequence[Sequence[TrialRow]]) -> tuple[list[Search], str]:
-    """Return the searches that found a working kernel, those with most trials first, and a note on omitted searches.
-
-    `groups` are the trials of each search.
-    """
+    """Return the searches that found a working kernel, with most trials first, and a note on omitted searches."""
     found = [search for group in groups for search in _search(group)]
     found.sort(key=lambda one: -one.trials)
     note = left_out("searches", min(len(found), MOST_SEARCHES), len(found), "the searches with the most trials")
@@ -93,10 +90,7 @@ def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
 
 
 def lines(found: Sequence[Search]) -> list[dict[str, Any]]:
-    """Return the chart's data: one dictionary for each step of each search.
-
-    A step's time is given in microseconds, and also as a multiple of the search's best time.
-    """
+    """Return the chart's data: one dictionary for each step of each search."""
     return [
         {
             "search": search.name,
@@ -138,11 +132,7 @@ class Coverage:
 
 
 def coverages(searches: Sequence[Sequence[TrialRow]]) -> list[Coverage]:
-    """Return how much of its space each search has tried. Searches with most tried configurations come first.
-
-    `searches` are the trials of each search. A search is omitted if the number of configurations in its space is
-    unknown, or is less than the number of configurations that the search tried.
-    """
+    """Return how much of its space each search has tried, the most first, of searches whose space is known."""
     found = [one for trials in searches for one in _coverage(trials)]
     return sorted(found, key=lambda one: -one.tried)
 
@@ -156,10 +146,7 @@ def _coverage(trials: Sequence[TrialRow]) -> Iterator[Coverage]:
 
 
 def completeness(found: Sequence[Coverage], searches: int) -> str:
-    """Return sentences that say how many configurations the searches tried. `searches` is the number of all searches.
-
-    Return "" if this is unknown for all searches.
-    """
+    """Return sentences on how many configurations the searches tried; "" if this is unknown for all."""
     if not found:
         return ""
     tried, configurations = sum(one.tried for one in found), sum(one.configurations for one in found)

@@ -121,10 +121,7 @@ def _factor(row: BestRow) -> float:
 
 
 def dots(winners: Sequence[BestRow]) -> list[dict[str, Any]]:
-    """Return the chart's data: one dictionary for each winner compared with cuBLAS, with its rank on its device.
-
-    Rank 1 is the largest gain.
-    """
+    """Return a dictionary for each winner compared with cuBLAS, with its rank on its device by gain, from 1."""
     found = []
     for group in grouped((row for row in winners if row.x_cublas is not None), lambda row: row.device):
         for rank, row in enumerate(sorted(group, key=_factor, reverse=True), 1):
@@ -167,10 +164,7 @@ def _best_cells(row: BestRow) -> tuple[Cell, ...]:
 
 
 def devices(runs: Sequence[TuningRun], winners: Sequence[BestRow], ended: Mapping[str, Sequence[str]]) -> Table:
-    """Return a table with each device's tools, memory bandwidth and dates.
-
-    `ended` contains the end times of each device's trials.
-    """
+    """Return a table of the devices: tools, memory bandwidth, and the dates of their trials, which `ended` has."""
     rows = list[tuple[Cell, ...]]()
     for run in runs:
         one = run.identity

@@ -64,10 +64,7 @@ def page(
     own: Contents, others: Sequence[Contents], *, written_at: str, version: str, library: str, title: str = "",
     note: str = "",
 ) -> str:  # fmt: skip
-    """Return the HTML page about the database `own`, compared with the databases `others`.
-
-    `library` is the JavaScript library that draws charts. `written_at` is the time, `version` this program's version.
-    """
+    """Return the HTML page about the database `own`, compared with `others`. `library` is the charts' JavaScript."""
     sections = tuple(one for one in sections_of(own, others) if one is not None)
     drawn = {
         one.chart.name: {"spec": one.chart.spec, "data": one.chart.data} for one in sections if one.chart is not None

@@ -15,10 +15,7 @@ MARGIN = 2.0  # factor by which the axis extends past the outermost points
 
 
 def points(trials: Sequence[TrialRow], winners: Sequence[BestRow]) -> tuple[list[dict[str, Any]], str]:
-    """Return the chart's points and a note on omitted trials.
-
-    There is a point for each timed trial, for each winner, and for the cuBLAS routine compared with the winner.
-    """
+    """Return a point for each timed trial, winner and compared cuBLAS routine, and a note on omitted trials."""
     timed = [one for one in trials if one.is_compared]
     kept = spread_of_each(_by_problem(timed), MOST_POINTS)
     note = left_out(
@@ -57,11 +54,7 @@ def _point(what: str, device: str, problem: Any, config: str, cache: str, us: fl
 
 
 def ceilings(runs: Sequence[TuningRun], drawn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return three points of each line of peak rates: left end, ridge and right end.
-
-    There is a line for each combination of device and element type in the points `drawn`, if its peak rate was
-    measured.
-    """
+    """Return the ends and the ridge of each line of measured peak rates, for the devices and types of the points."""
     found = []
     for run in runs:
         rates, read = dict(run.ceilings.gflops), run.ceilings.read_gbytes_per_s

@@ -44,10 +44,7 @@ def factor(pair: tuple[BestRow, BestRow]) -> float:
 
 
 def sides(name: str, winners: Sequence[BestRow]) -> list[Side]:
-    """Return the winners of each device in a database as a Side, the device with most winners first.
-
-    `name` is the database's name.
-    """
+    """Return the winners of each device in the database `name` as a Side, the device with most winners first."""
     counts = Counter(row.device for row in winners)
     devices = sorted(counts, key=lambda one: (-counts[one], one))
     return [Side(f"{device} ({name})", tuple(row for row in winners if row.device == device)) for device in devices]

@@ -27,10 +27,7 @@ HEADS = {  # headings of the columns, and whether the columns contain numbers
 
 
 def listed(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
-    """Return the rows of the list of trials, and a note on omitted trials.
-
-    If there are too many trials, keep the fastest of each problem and outcome.
-    """
+    """Return the rows of the list, if needed only the fastest of each problem and outcome, and a note on the rest."""
     in_order = sorted(trials, key=lambda one: (one.median_us is None, one.median_us or 0.0, one.id))
     groups = grouped(in_order, lambda one: (one.device, one.problem, one.cache, one.outcome))
     kept = sorted(first_of_each(groups, MOST_TRIALS), key=lambda one: one.id)
