@@ -19,10 +19,11 @@ from rich.text import Text
 
 import tsm2_tune
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.console.search_progress import SearchProgress
+from tsm2_tune.console.run_progress import RunProgress
+from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.runs.events import Event, ProblemEnded, ProblemStarted, TrialStored
+from tsm2_tune.tuner.runs.events import Event, ProblemEnded, ProblemStarted, RunStarted, TrialStored
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -57,17 +58,22 @@ def drawn(store: Store) -> str:
     for line in store.listing():
         tried[line.problem].append(line.id)
     now = [0.0]
-    plain = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=COLUMNS)
+    plain = Console(
+        file=io.StringIO(), force_terminal=True, color_system=None, width=COLUMNS, _environ={"TERM": "dumb"}
+    )  # a dumb terminal, which gets no live lines: they are drawn below
     options = Options(budget_seconds=10.0, cache=Cache.CLEAN)
-    shown = SearchProgress(plain, options, len(rows), PhaseTimer(), lambda: now[0])
-    for place, row in enumerate(rows[: ENDED + 1]):
-        for seconds, event in islice(events(store, row, tried[row.problem.text]), None if place < ENDED else TRIALS):
-            now[0] += seconds
-            shown.show(event)
-    assert isinstance(plain.file, io.StringIO)
+    started = RunStarted(find_target("cpu"), tuple(row.problem for row in rows), options, PhaseTimer())
     screen = Console(file=io.StringIO(), record=True, force_terminal=True, width=COLUMNS)
-    screen.print(Text(plain.file.getvalue().rstrip()), overflow="fold")
-    screen.print(shown)
+    with RunProgress(plain, clock=lambda: now[0]) as shown:
+        shown.show(started)
+        for place, row in enumerate(rows[: ENDED + 1]):
+            found = events(store, row, tried[row.problem.text])
+            for seconds, event in islice(found, None if place < ENDED else TRIALS):
+                now[0] += seconds
+                shown.show(event)
+        assert isinstance(plain.file, io.StringIO)
+        screen.print(Text(plain.file.getvalue().rstrip()), overflow="fold")
+        screen.print(shown)
     return screen.export_svg(title="tsm2-tune", unique_id="run")
 
 

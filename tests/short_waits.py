@@ -7,7 +7,6 @@ import pytest
 # By the module in which a limit is read.
 SHORT = {
     "api.products.MOST_SHAPES_SECONDS": 0.2,
-    "console.cross_timing.LONG_SECONDS": 0.2,
     "tuner.compile.command_limits.STILL_SECONDS": 0.3,
     "tuner.compile.nvcc.ANSWER_SECONDS": 0.2,
     "tuner.doctor.nvidia_smi.ANSWER_SECONDS": 1.0,

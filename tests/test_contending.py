@@ -35,7 +35,7 @@ from tests.times_between import (
     tuned,
 )
 from tsm2_tune.cli import main
-from tsm2_tune.console.cross_timing import CrossTimingProgress
+from tsm2_tune.console.run_progress import RunProgress
 from tsm2_tune.console.trial_tables import trial_facts
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import parse_config
@@ -51,7 +51,7 @@ from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
-from tsm2_tune.tuner.runs.events import PairMeasured, TrialStored
+from tsm2_tune.tuner.runs.events import PairMeasured, PairsStarted, RunStarted, TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.session import candidate_of
 from tsm2_tune.tuner.search.strategies import exhaustive
@@ -144,7 +144,9 @@ BETWEEN = shapes_between(SHAPES)
 def test_contenders_between_tuned_shapes_are_measured_beside_the_vendor(store: Store) -> None:
     tuned(store)
     text, counted, device = StringIO(), list[tuple[int, int]](), Simulated(store, Everything(), vendor=True)
-    with CrossTimingProgress(Console(file=text, width=200), device.phases) as shown:
+    with RunProgress(Console(file=text, width=200)) as shown:
+        shown.show(RunStarted(device.target, tuple(SHAPES), device.options, device.phases))
+        shown.show(PairsStarted())
         for event in timing(device, store):
             shown.show(event)
             counted += [(event.done, event.total)] if isinstance(event, PairMeasured) else []

@@ -9,7 +9,9 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +23,10 @@ import tsm2_tune
 from tests.fabricated import PROBLEM, configuration, ended, started, trial, tuning_run
 from tests.on_host import has_compiler
 from tests.servers import wait_until
-from tsm2_tune.console import run_progress
-from tsm2_tune.console import search_progress as progress
-from tsm2_tune.console.cross_timing import PairProgress
-from tsm2_tune.console.eta import remaining_text
-from tsm2_tune.console.run_progress import RunProgress, changed_text, spent_text
-from tsm2_tune.console.search_progress import SearchProgress
+from tsm2_tune.console import run_notes
+from tsm2_tune.console.eta import SILENCE_SECONDS, remaining_text
+from tsm2_tune.console.run_notes import changed_text, spent_text
+from tsm2_tune.console.run_progress import RunProgress
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import (
@@ -68,9 +68,16 @@ def printed(console: Console) -> str:
     return console.file.getvalue()
 
 
-def shown_on(console: Console, problems: int = 1, phases: PhaseTimer | None = None, **options: Any) -> SearchProgress:
-    more = {name: options.pop(name) for name in ("next_phase", "clock", "long_seconds") if name in options}
-    return SearchProgress(console, Options(**options), problems, phases or PhaseTimer(), **more)
+@contextmanager
+def shown_on(
+    console: Console, problems: int = 1, phases: PhaseTimer | None = None, **options: Any
+) -> Iterator[RunProgress]:
+    more = {name: options.pop(name) for name in ("pairs", "clock", "long_seconds") if name in options}
+    asked = tuple(replace(PROBLEM, m=1 + m) for m in range(problems))
+    target: Any = None
+    with RunProgress(console, **more) as shown:
+        shown.show(RunStarted(target, asked, Options(**options), phases or PhaseTimer()))
+        yield shown
 
 
 def stored(*medians_us: float) -> list[TrialStored]:
@@ -109,7 +116,7 @@ def test_without_a_terminal_lines_tell_what_happened() -> None:
         shown.show(started())
         for one in first:
             shown.show(one)
-        now[0] = progress.SILENCE_SECONDS
+        now[0] = SILENCE_SECONDS
         interrupted = trial(outcome=Outcome.INTERRUPTED, measurement=None, detail="killed")
         reasons = (("libcublas not found", None), ("no such\nproduct", PROBLEM), ("again", None))
         then: list[Event] = [
@@ -128,7 +135,7 @@ def test_without_a_terminal_lines_tell_what_happened() -> None:
         f"1/12 {PROBLEM.text}: 3 of 128 trials, 25 min of search left, then finals; best 400.0 us, 4.2 TB/s,"
         " 100 % of the floor",
         "cuBLAS not measured: libcublas not found, or leave it out with --no-vendor",
-        f"{PROBLEM.text}: cuBLAS not measured: no such",
+        f"{PROBLEM.text}: cuBLAS not measured: no such product",
         f"{PROBLEM.text}: finalists not measured again: it does not start",
         f"{PROBLEM.text} {interrupted.config.text}: interrupted: killed",
         f"1/12 {PROBLEM.text}: {NO_WINNER} (3 new trials, 1 interrupted; no more --gain expected, 9 more possible; 1"
@@ -176,7 +183,7 @@ def test_a_long_trial_is_not_silent(terminal: bool) -> None:
 
 def test_finals_show_their_phase_and_no_time_that_is_not_known() -> None:
     now, phases, lines = [0.0], PhaseTimer(), Console(file=io.StringIO(), width=200)
-    with shown_on(on_screen(), phases=phases, clock=lambda: now[0], next_phase="pairs") as shown:
+    with shown_on(on_screen(), phases=phases, clock=lambda: now[0], pairs=True) as shown:
         shown.show(started(3))
         phases.enter("compilers")
         lines.print(shown)
@@ -187,12 +194,12 @@ def test_finals_show_their_phase_and_no_time_that_is_not_known() -> None:
         phases.enter("full verification: long extents with 64-bit indices")
         now[0] += 60.0
         lines.print(shown)
-    assert "3/3  finals and pairs left  verifying the winner: long extents with 64-bit indices" in printed(lines)
+    assert "3/3  finals left  verifying the winner: long extents with 64-bit indices" in printed(lines)
 
 
 def test_the_time_left_says_what_it_does_not_count() -> None:
     """The first problem's finals take an unknown time; pairs follow the search; nothing is left at the end."""
-    with shown_on(on_screen(terminal=False), 2, next_phase="pairs") as shown:
+    with shown_on(on_screen(terminal=False), 2, pairs=True) as shown:
         shown.show(started())
         for one in stored(500.0, 500.0, 500.0):
             shown.show(one)
@@ -208,15 +215,15 @@ def test_the_time_left_says_what_it_does_not_count() -> None:
 
 
 def test_busy_machines_and_wide_intervals_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "cores", lambda: 2)
+    monkeypatch.setattr(run_notes, "cores", lambda: 2)
     for load, text in ((0.5, ""), (64.5, "note: the load is 64.5 on 2 cores: times will be noisy")):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert run_progress.load_text() == text
+        assert run_notes.load_text() == text
     rows: list[Any] = [SimpleNamespace(median_us=100.0, low_us=low, high_us=102.0) for low in (90.0, 96.0)]
-    noise = run_progress.noise_text(rows, "h.db")
+    noise = run_notes.noise_text(rows, "h.db")
     assert noise.startswith("note: 1 of 2 times are noisy (+- over 5 %)")
     assert "`tsm2-tune confirm --db h.db`" in noise
-    assert run_progress.noise_text(rows[1:], "h.db") == ""
+    assert run_notes.noise_text(rows[1:], "h.db") == ""
 
 
 @pytest.mark.parametrize(
@@ -229,7 +236,7 @@ def test_a_run_ends_in_the_next_two_commands_as_they_are_typed(
     monkeypatch.setenv("PATH", str(tmp_path) if is_on_path else "/nowhere")
     monkeypatch.setattr(sys, "argv", [".venv/bin/tsm2-tune"])
     typed = "tsm2-tune" if is_on_path else ".venv/bin/tsm2-tune"
-    assert list(run_progress.next_steps(database)) == [
+    assert list(run_notes.next_steps(database)) == [
         f"next: {typed} best{place}",
         f"      {typed} export -o best_kernels.py{place}",
     ]
@@ -280,17 +287,17 @@ def shown_by(*events: Event, terminal: bool = False) -> list[str]:
 
 
 def test_the_lines_of_several_devices_have_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where one times kernels at other shapes, and the other still searches."""
     crashed = TrialStored(trial(outcome=Outcome.CRASHED, measurement=None, detail="so"), 1)
-    begun = (of_run(A), of_run(B, "NVIDIA H100"), begins(A), begins(B), OfRun(A, Noted("it waits")), ends(B), ends(A))
+    begun = (of_run(A), of_run(B, "NVIDIA H100"), begins(A), begins(B), OfRun(A, Noted("it waits")), ends(A))
     pairs = (PairsStarted(), PairMeasured(0, 3), TrialStored(trial(450.0), 1), PairMeasured(1, 3), crashed)
-    assert shown_by(*begun, begins(A, OTHER), DIES, ends(A, OTHER), *(OfRun(A, one) for one in pairs)) == [
+    assert shown_by(*begun, *(OfRun(A, one) for one in pairs), ends(B), begins(B, OTHER), DIES) == [
         f"{A}: NVIDIA H200",
         f"{B}: NVIDIA H100",
-        f"{B}: 1/2 {PROBLEM.text}: {NO_WINNER}",
         f"{A}: 1/2 {PROBLEM.text}: {NO_WINNER}",
-        f"{A}: 2/2 {OTHER.text}: {NO_WINNER}",
         f"{PROBLEM.text} {configuration().text}: crashed: so",
-        "cross-checked kernels at shapes that they did not win: 1 measured, 1 crashed",  # once the other died
+        f"{B}: 1/2 {PROBLEM.text}: {NO_WINNER}",
+        "cross-checked kernels at shapes that they did not win: 1 measured, 1 crashed",
     ]
     assert capsys.readouterr().err.splitlines() == [f"{A}: it waits", f"{B} ended early: {DIES.trouble}"]
 
@@ -305,16 +312,19 @@ FIRST = (of_run(A), of_run(B), begins(A), begins(B))
         ((OfRun(A, ProblemLeft(PROBLEM)),), {B}),
         ((DIES,), {A}),
         ((ends(B), begins(B, OTHER)), {A, B}),
+        ((ends(B), OfRun(B, PairsStarted()), OfRun(B, PairMeasured(1, 3))), {A, f"{B}  pairs: 1 of 3"}),
     ],
 )
 def test_each_device_at_work_has_a_line(events: tuple[Event, ...], shown: set[str]) -> None:
     last = "".join(shown_by(*FIRST, *events, terminal=True)).rpartition("problems")[2]
-    assert {name for name in (A, B) if name in last} == shown
+    assert all(name in last for name in shown)
+    assert {name for name in (A, B) if name in last} == {name.partition("  ")[0] for name in shown}
 
 
 def test_pairs_are_counted_by_a_line_now_and_then_without_a_bar() -> None:
     now, console = [0.0], on_screen(terminal=False)
-    with PairProgress(console, "pairs", counts=("final",), clock=lambda: now[0]) as shown:
+    with shown_on(console, clock=lambda: now[0]) as shown:
+        shown.show(PairsStarted())
         for done in range(20):
             now[0] += 4.0
             shown.show(PairMeasured(done, 132))

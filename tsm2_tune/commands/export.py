@@ -106,7 +106,7 @@ def export(
     `tsm2-tune import` reads a file of trials (.jsonl). A T4 file, like a cache file of Kernel Tuner, contains all
     trials of one problem on one device.
     """
-    from tsm2_tune.console.cross_timing import ExportProgress
+    from tsm2_tune.console.export_progress import ExportProgress
     from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 
     if pretuned is not None:

@@ -60,12 +60,12 @@ def ladder(
 
     with one_blas_thread():
         from tsm2_tune.api.tune import options_of
-    from tsm2_tune.console.run_progress import l2_state_text, print_interrupted
-    from tsm2_tune.console.search_progress import SearchProgress
+    from tsm2_tune.console.run_notes import l2_state_text, print_interrupted
+    from tsm2_tune.console.run_progress import RunProgress
     from tsm2_tune.tuner.device.lock import device_lock
     from tsm2_tune.tuner.device.target import default_spec, find_target
     from tsm2_tune.tuner.results.store import Store
-    from tsm2_tune.tuner.runs.events import is_interruption
+    from tsm2_tune.tuner.runs.events import RunStarted, is_interruption
     from tsm2_tune.tuner.search import ladder as steps
     from tsm2_tune.tuner.search.loop import Tuner
 
@@ -79,7 +79,8 @@ def ladder(
             Tuner(target, options) as tuner,
             Store.open(database, create=True) as store,
         ):
-            with SearchProgress(console, options, len(searched), tuner.phases) as shown:
+            with RunProgress(console) as shown:
+                shown.show(RunStarted(target, searched.problems, options, tuner.phases))
                 for event in steps.climb(searched, tuner, store):
                     shown.show(event)
                     interrupted += is_interruption(event)

@@ -141,7 +141,8 @@ def _json(database: str, is_unasked_host: bool) -> EventLines:
 
 
 def _progress(ctx: click.Context, is_unasked_host: bool) -> RunProgress:
-    from tsm2_tune.console.run_progress import RunProgress, l2_state_text
+    from tsm2_tune.console.run_notes import l2_state_text
+    from tsm2_tune.console.run_progress import RunProgress
     from tsm2_tune.console.tables import console
 
     def opening(run: RunStarted, name: str) -> Iterator[str]:
@@ -157,7 +158,7 @@ def _print_incomplete(result: TuningResult, database: str) -> None:
     """Print counts of skipped kernels, problems without a winner, interruptions and unfinished problems, if any."""
     from tsm2_tune.commands.results.quarantine import print_quarantined
     from tsm2_tune.console import tables
-    from tsm2_tune.console.run_progress import print_interrupted
+    from tsm2_tune.console.run_notes import print_interrupted
 
     print_quarantined(sum(one.quarantined for one in result.ended), database)
     if result.unsolved:

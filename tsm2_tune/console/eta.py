@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, inf
 from statistics import geometric_mean
@@ -13,6 +13,7 @@ from tsm2_tune.tuner.results.trial import Outcome, Trial
 from tsm2_tune.tuner.runs.events import (
     Event,
     FinalStored,
+    PairMeasured,
     ProblemEnded,
     ProblemLeft,
     ProblemStarted,
@@ -26,6 +27,7 @@ from tsm2_tune.tuner.search.options import Options
 LEAST_TRIALS = 3  # trials of a run before the remaining time is shown
 PRIOR_TRIALS = 5  # weight of the earlier problems' time per trial, as a number of trials of the present problem
 LEAST_LAG_SECONDS = 5.0  # least time constant with which the shown time follows the estimate
+SILENCE_SECONDS = 15.0  # least time between two lines on the progress, if there are no live lines
 LAG_PARTS = 5  # remaining time over the time constant, if the constant is larger than LEAST_LAG_SECONDS
 
 
@@ -219,6 +221,52 @@ class Tally:
         budget = self.options.budget_seconds
         in_budget = inf if budget is None else max(0.0, budget - turn.spent_seconds)
         return min(pace.value * (turn.total - turn.tried), in_budget)
+
+
+class PairTally:
+    """The progress of timing kernels outside of a search.
+
+    `what` names the activity. `counts` are the events to count: "trial", "final" or both.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        counts: Sequence[str] = ("trial", "final"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what, self._clock = what, clock
+        self._counts = dict.fromkeys(counts, 0)
+        self._started = clock()
+        self.so_far = ""  # how far it is
+        self.share = 0.0  # of the pairs known so far, from 0 to 1
+
+    def update(self, event: object) -> None:
+        """Update the progress after an event."""
+        if isinstance(event, PairMeasured):
+            self.so_far = f"{event.done} of {event.total}"
+            self.share = event.done / max(1, event.total)
+            if 0 < event.done < event.total:
+                seconds = (self._clock() - self._started) / event.done * (event.total - event.done)
+                self.so_far += f", {remaining_text(seconds)}"
+        elif isinstance(event, TrialStored | TrialInterrupted):
+            self._count("trial")
+        elif isinstance(event, FinalStored):
+            self._count("final")
+
+    @property
+    def text(self) -> str:
+        """What is measured, how far it is, and the numbers of events."""
+        done = ", ".join(counted(count, what) for what, count in self._counts.items() if count)
+        return f"{self._what}{self.so_far and f': {self.so_far}'}{done and f'; {done}'}"
+
+    def _count(self, what: str) -> None:
+        if what in self._counts:
+            self._counts[what] += 1
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _add(turn: ProblemProgress, trial: Trial) -> None:

@@ -122,7 +122,8 @@ class WinnerVerified:
     detail: str  # the calls that were verified, or the failure
 
     def __str__(self) -> str:
-        return f"{in_a_line(self.config)}: verified in full: {self.outcome}"
+        failure = "" if self.outcome is Outcome.OK else f": {in_a_line(self.detail)}"
+        return f"{in_a_line(self.config)}: verified in full: {self.outcome}{failure}"
 
 
 @dataclass(frozen=True, slots=True)
