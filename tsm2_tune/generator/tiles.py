@@ -54,20 +54,8 @@ def tile_rules(
         return rows >= min(problem.m, least) and across >= min(problem.n, least)
 
     return (
-        covering_rule(
-            "tile-rows-within-m",
-            "a tile of more rows than C has computes rows that C does not have",
-            tunable="block_m",
-            options=options,
-            extent=lambda problem: problem.m,
-        ),
-        covering_rule(
-            "tile-columns-within-n",
-            "a tile of more columns than C has computes columns that C does not have",
-            tunable="block_n",
-            options=columns or options,
-            extent=lambda problem: problem.n,
-        ),
+        covering_rule("block_m", "m", options),
+        covering_rule("block_n", "n", columns or options),
         Rule(
             "tile-covers-result",
             "shape",

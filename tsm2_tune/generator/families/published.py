@@ -18,7 +18,7 @@ from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS, choose
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.space.rules import columns_within_n, covering_rule, prefetch_within_k, strides_fill_device
+from tsm2_tune.generator.space.rules import covering_rule, strides_fill_device
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tiling import VECTOR_BYTES
@@ -71,15 +71,9 @@ class Ism2Config(KernelConfig):
 P = TypeVar("P", bound=Tsm2Config | Ism2Config)
 
 SHAPE_RULES = (
-    columns_within_n(COLUMNS),
-    prefetch_within_k(PREFETCH),
-    covering_rule(
-        "threads-within-m",
-        "a block larger than needed for m rows has threads without a row",
-        tunable="threads",
-        options=THREADS,
-        extent=lambda problem: problem.m,
-    ),
+    covering_rule("columns", "n", COLUMNS),
+    covering_rule("prefetch", "k", PREFETCH),
+    covering_rule("threads", "m", THREADS),
 )
 
 

@@ -174,20 +174,8 @@ class Small(Family[SmallConfig]):
             lambda config, problem: products_of_group(config, problem) >= 1,
             of=("kilobytes", "stages", "padding", "direct"),
         ),
-        covering_rule(
-            "rows-within-m",
-            "a tile of more rows than a product has computes rows that the product does not have",
-            tunable="rows",
-            options=TILE,
-            extent=lambda problem: problem.m,
-        ),
-        covering_rule(
-            "columns-within-n",
-            "a tile of more columns than a product has computes columns that the product does not have",
-            tunable="columns",
-            options=TILE,
-            extent=lambda problem: problem.n,
-        ),
+        covering_rule("rows", "m", TILE),
+        covering_rule("columns", "n", TILE),
         rule_of(
             "padding-keeps-vectors",
             "shape",

@@ -21,7 +21,7 @@ from tsm2_tune.generator.space.candidate import tunable
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
-from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_rules
+from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 
 COLUMNS = (32, 64)  # options of block_n
 # Options of (threads, block_m). With block_m = 320, m = 20480 has 64 tiles: with two blocks per tile, 128 of 132
@@ -87,14 +87,9 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
             of=(),
         ),
         MANY_COLUMNS,
-        *tile_rules(tuple(sorted({rows for _, rows in TILES})), columns=COLUMNS)[:2],  # C may be many tiles
-        covering_rule(
-            "chunk-within-k",
-            "a k tile that is longer than k is mostly zeros",
-            tunable="block_k",
-            options=CHUNKS,
-            extent=lambda problem: problem.k,
-        ),
+        covering_rule("block_m", "m", sorted({rows for _, rows in TILES})),
+        covering_rule("block_n", "n", COLUMNS),
+        covering_rule("block_k", "k", CHUNKS),
         Rule(
             "chunks-for-all",
             "shape",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import Extent, Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 
@@ -47,48 +47,19 @@ class Rule:
 
 
 def covering_rule(
-    name: str, because: str, *, tunable: str, options: tuple[int, ...], extent: Callable[[Problem], int]
+    tunable: str, extent: Extent, options: Sequence[int], least: Callable[[Problem], int] = lambda problem: 1
 ) -> Rule:
-    """Return a shape rule that drops a tile size if a smaller option already covers the extent.
+    """Return the rule that drops a value of the tunable if a smaller option already covers the extent.
 
-    `extent` returns the number of rows or columns of a problem that the tile must cover.
+    An option covers the extent if it is at least the extent, and at least `least(problem)`.
     """
-
-    covering = Covering(tunable, options, extent)
+    covering = Covering(tunable, tuple(options), lambda problem: max(getattr(problem, extent), least(problem)))
 
     def keeps(candidate: Candidate) -> bool:
         return int(getattr(candidate.config, tunable)) <= covering.largest_useful(candidate.problem)
 
-    return Rule(name, "shape", because, keeps, (tunable,), covering)
-
-
-def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
-    """Return the rule that drops values of the tunable `columns` that are larger than n requires.
-
-    `columns` is the number of columns of C that one thread or warp accumulates. The largest value that the rule keeps
-    is the smallest option that is at least n and at least `least(problem)`.
-    """
-    return covering_rule(
-        "columns-within-n",
-        "a column group wider than n needs computes columns that C does not have",
-        tunable="columns",
-        options=options,
-        extent=lambda problem: max(problem.n, least(problem)),
-    )
-
-
-def prefetch_within_k(options: tuple[int, ...]) -> Rule:
-    """Return the rule that drops values of the tunable `prefetch` that are larger than k requires.
-
-    `prefetch` is the number of columns of A that one thread or warp loads ahead.
-    """
-    return covering_rule(
-        "prefetch-within-k",
-        "a row of A has only k elements to load ahead",
-        tunable="prefetch",
-        options=options,
-        extent=lambda problem: problem.k,
-    )
+    because = f"if a smaller {tunable} covers {extent}, a larger one only adds work outside of the matrices"
+    return Rule(f"{tunable}-within-{extent}", "shape", because, keeps, (tunable,), covering)
 
 
 VECTOR_HOLDS_AN_ELEMENT = Rule(

@@ -19,12 +19,11 @@ from tsm2_tune.generator.families.resident_b.kernel import (
     PERSISTENT_RULES,
     PersistentResidentB,
     ResidentBConfig,
-    depth_within_k,
 )
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import tunable
-from tsm2_tune.generator.space.rules import Rule, columns_within_n
+from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import RingStages, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tiles import covering
@@ -164,8 +163,8 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
             lambda config, problem: config.ring_k % step(problem) == 0,
             of=("ring_k",),
         ),
-        columns_within_n(COLUMNS, least=least_columns),
-        depth_within_k(DEPTH, least=step),
+        covering_rule("columns", "n", COLUMNS, least_columns),
+        covering_rule("depth", "k", DEPTH, step),
         Rule(
             "small-blocks",
             "shape",

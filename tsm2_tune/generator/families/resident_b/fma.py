@@ -19,16 +19,14 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families.family import Family, rule_of
-from tsm2_tune.generator.families.resident_b.kernel import ResidentBConfig, depth_within_k
+from tsm2_tune.generator.families.resident_b.kernel import ResidentBConfig
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.rules import (
     VECTOR_HOLDS_AN_ELEMENT,
     Rule,
-    columns_within_n,
     covering_rule,
-    prefetch_within_k,
     strides_fill_device,
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
@@ -118,8 +116,8 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
     template = "resident_b/fma.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
-        columns_within_n(COLUMNS),
-        prefetch_within_k(PREFETCH),
+        covering_rule("columns", "n", COLUMNS),
+        covering_rule("prefetch", "k", PREFETCH),
         ROWS_WITHIN_M,
         strides_fill_device("threads", "vector_bytes", "vectors"),
     )
@@ -164,15 +162,9 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
     template = "resident_b/fma_held.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
-        columns_within_n(COLUMNS_AT_A_TIME),
-        covering_rule(
-            "across-within-n",
-            "a block of more columns than n computes columns that C does not have",
-            tunable="across",
-            options=ACROSS,
-            extent=lambda problem: problem.n,
-        ),
-        depth_within_k(DEPTH),
+        covering_rule("columns", "n", COLUMNS_AT_A_TIME),
+        covering_rule("across", "n", ACROSS),
+        covering_rule("depth", "k", DEPTH),
         rule_of(
             "rows-held",
             "shape",

@@ -22,7 +22,7 @@ from tsm2_tune.generator.families.resident_b.kernel import (
 )
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.rules import columns_within_n
+from tsm2_tune.generator.space.rules import covering_rule
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, in_turns, wide_splits
 from tsm2_tune.generator.tiling import VECTOR_BYTES
@@ -142,7 +142,7 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
             lambda config, problem: config.columns % vector_elements(problem) == 0,
             of=("columns",),
         ),
-        columns_within_n(COLUMNS, least=vector_elements),
+        covering_rule("columns", "n", COLUMNS, vector_elements),
         rule_of(
             "sums-in-registers",
             "shape",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.rules import Rule, covering_rule
+from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import Threads
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 
@@ -23,17 +22,6 @@ class ResidentBConfig(KernelConfig):
 
 
 R = TypeVar("R", bound=ResidentBConfig)
-
-
-def depth_within_k(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
-    """Return the rule that drops an option of `depth` (rows of B in shared memory) if a smaller one covers k."""
-    return covering_rule(
-        "depth-within-k",
-        "with more rows of B in shared memory than k, the kernel multiplies zeros",
-        tunable="depth",
-        options=options,
-        extent=lambda problem: max(problem.k, least(problem)),
-    )
 
 
 def _rows_for_all(candidate: Candidate) -> bool:

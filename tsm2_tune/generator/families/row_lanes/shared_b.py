@@ -35,7 +35,7 @@ from tsm2_tune.generator.space.rules import (
     RESOURCES,
     VECTOR_HOLDS_AN_ELEMENT,
     Rule,
-    columns_within_n,
+    covering_rule,
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, PartsOfK, Tunable, declared
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
@@ -200,7 +200,7 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         VECTORS_FIT_ROWS,
-        columns_within_n(COLUMNS),
+        covering_rule("columns", "n", COLUMNS),
         rule_of(
             "strips-are-vectors",
             "limit",

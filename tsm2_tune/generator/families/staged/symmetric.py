@@ -40,13 +40,7 @@ from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, covering,
 
 TILE = (16, 32, LARGEST_GRAM_TILE)  # options of `tile`: columns of X per block
 SYMMETRIC_RULES = (
-    covering_rule(
-        "tile-within-m",
-        "a tile of more columns than X has computes elements that C does not have",
-        tunable="tile",
-        options=TILE,
-        extent=lambda problem: problem.m,
-    ),
+    covering_rule("tile", "m", TILE),
     Rule(
         "tile-covers-result",
         "shape",

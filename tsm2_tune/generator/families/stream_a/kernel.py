@@ -29,7 +29,7 @@ from tsm2_tune.generator.families.family import WARP_THREADS, Family, vector_ele
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.rules import RESOURCES, Rule, columns_within_n, prefetch_within_k
+from tsm2_tune.generator.space.rules import RESOURCES, Rule, covering_rule
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, PartsOfK, RowTiles, Tunable
 from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, SPLITTING_RULES, most_loads
 from tsm2_tune.generator.tiling import VECTOR_BYTES
@@ -132,7 +132,12 @@ Axes = dict[str, Sequence[Any]]
 def streaming_rules(axes: Axes, *own: Rule) -> tuple[Rule, ...]:
     """Return the rules of a stream_a family with these axes. `own` has further rules of the family."""
     prefetches = tuple(sorted({prefetch for prefetch, _ in axes["prefetch stages"]}))
-    return columns_within_n(tuple(axes["columns"])), prefetch_within_k(prefetches), *own, *SPLITTING_RULES
+    return (
+        covering_rule("columns", "n", axes["columns"]),
+        covering_rule("prefetch", "k", prefetches),
+        *own,
+        *SPLITTING_RULES,
+    )
 
 
 def rows_within_m(**smallest: int) -> Rule:

@@ -30,7 +30,7 @@ from tsm2_tune.generator.families.stream_a.kernel import (
 )
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.rules import Rule, columns_within_n
+from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.split_k import (
     LEAST_SHARE,
     SPLITS,
@@ -240,7 +240,7 @@ class StreamAMma16Ring(Mma16):
     axes = RING_AXES
     rules = (
         MANY_COLUMNS,
-        columns_within_n(RING_COLUMNS),
+        covering_rule("columns", "n", RING_COLUMNS),
         Rule(
             "group-within-k",
             "shape",
