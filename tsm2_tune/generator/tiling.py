@@ -1,8 +1,12 @@
-"""`Tiling`: how a kernel divides a product among blocks, from which the core predicts its time for any shape."""
+"""How a kernel divides a product among blocks: `Geometry`, and `Tiling`, from which the core predicts times."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources
 
 VECTOR_BYTES = 16  # bytes of the widest loads
 
@@ -31,3 +35,33 @@ class Tiling:
     # stores elements, and vectors of B count.
     c_vector_bytes: int = 0
     k_of_vectors: int = 0  # largest k for which the kernel loads A by vectors; 0: any
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A block's resources and tile, and the division of a product among blocks, independent of the shape.
+
+    In a table of a search space, numbers may be arrays.
+    """
+
+    resources: Resources  # estimated
+    tile: Periods  # of C and along k
+    step: int = 0  # each split of k but the last is a multiple of this extent; 0: of the tile's k
+    k_per_pass: int = 0  # the largest k for which C is written only once; 0: C is written once for any k
+    # The copies of a product's A and B in shared memory, and the elements after each line there. Both are 0 unless
+    # the blocks of the kernel share a batch: they need room for whole products.
+    matrices_in_smem: tuple[int, int] = (0, 0)
+    # The fields of the launch, and of the tiling, that differ from those of most families.
+    own_launch: Mapping[str, Any] = field(default_factory=dict)
+    own_tiling: Mapping[str, Any] = field(default_factory=dict)
+
+    def launch(self, config: KernelConfig) -> Launch:
+        """Return the launch of the configuration with this geometry."""
+        usual = {
+            "threads": self.resources.threads,
+            "rows_per_block": self.tile.m * int(getattr(config, "row_tiles", 1)),
+            "smem_bytes": self.resources.smem_bytes,
+            "columns_per_block": self.tile.n,
+            "splits": int(getattr(config, "splits", 1)),
+        }
+        return Launch(**{**usual, **self.own_launch})

@@ -14,7 +14,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Launch, Periods, Resources
+from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.dtypes import FMA_DTYPES
@@ -23,7 +23,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import Rule, RuleKind
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Tiling
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry, Tiling
 
 C = TypeVar("C", bound=KernelConfig)
 
@@ -34,7 +34,7 @@ WITHOUT_VECTORS, STAGED_WITHOUT_VECTORS = 1.03, 1.3
 # factor, at 97 unseen shapes on an H200, measured over expected time is 0.7 to 5.7, median 1.2.
 FACTOR_FOR_16_BITS = 1.5
 MOST_PRODUCTS = 2**16 - 1  # the largest batch of a kernel whose grid has a product for each z
-MOST_DEPTH = 64  # the largest step along k for which `tiling` counts a partial step as a whole one
+MOST_DEPTH = 64  # the largest step along k for which `tiling_of` counts a partial step as a whole one
 WARP_THREADS = 32
 BLOCK_THREADS = 1024  # the most threads of a block, on every GPU since Fermi
 
@@ -69,15 +69,13 @@ class Family(ABC, Generic[C]):
     where: ClassVar[Mapping[str, Callable[[Any], bool]]] = MappingProxyType({})  # conditions of the grid
     rules: ClassVar[tuple[Rule, ...]]  # the family's own rules, applied before those of hardware and guidelines
     without_vectors: ClassVar[float] = WITHOUT_VECTORS  # see Tiling.without_vectors
-    c_vector_bytes: ClassVar[int] = 0  # see Tiling.c_vector_bytes
     on_tensor_cores: ClassVar[bool] = False  # whether tensor cores compute the products
-    beside_resources: ClassVar[tuple[str, ...]] = ()  # tunables that do not affect `resources`; others may
+    beside_resources: ClassVar[
+        tuple[str, ...]
+    ] = ()  # tunables that do not affect the geometry's resources; others may
     is_batched: ClassVar[bool] = False  # whether the kernel computes batches of products, and nothing else
     has_batches: ClassVar[bool] = False  # whether the kernel also has a version for batches, see Launch.batched
     only_by_name: ClassVar[bool] = False  # whether a search skips the family unless the user names it
-    persistent: ClassVar[bool] = False  # whether the grid has `splits` blocks, which share all tiles of C
-    all_columns: ClassVar[bool] = False  # whether a block computes all columns of its rows, one tile after another
-    static_smem_bytes: ClassVar[int] = 0  # of `resources`, which the launch does not allocate
 
     def __init_subclass__(cls) -> None:
         if "config_type" in vars(cls):
@@ -95,77 +93,44 @@ class Family(ABC, Generic[C]):
         return chain.from_iterable(self.every_grid)
 
     @abstractmethod
-    def resources(self, config: C, problem: Problem) -> Resources:
-        """Return the estimated resources of a thread block: threads, registers, shared memory, bytes in flight."""
+    def geometry(self, config: C, problem: Problem) -> Geometry:
+        """Return a block's resources and tile, and how blocks divide a product of this element type and layout.
 
-    @abstractmethod
-    def periods(self, config: C, problem: Problem) -> Periods:
-        """Return, for each of m, n and k, the extent of the kernel's longest tile.
-
-        Verification tries problems with every remainder of m, n and k modulo these extents.
+        Verification tries problems with every remainder of m, n and k modulo the extents of the tile.
         """
 
-    def row_tiles(self, config: C) -> int:
-        """Return the number of tiles of C, one below the other, that a block computes."""
-        return int(getattr(config, "row_tiles", 1))
+    def resources(self, config: C, problem: Problem) -> Resources:
+        """Return the estimated resources of a thread block: threads, registers, shared memory, bytes in flight."""
+        return self.geometry(config, problem).resources
 
-    def flat_splits(self, config: C) -> int:
-        """Return the most splits of k whose sums one block adds up, see Launch.flat_splits."""
-        return FLAT_SPLITS
+    def periods(self, config: C, problem: Problem) -> Periods:
+        """Return, for each of m, n and k, the extent of the kernel's longest tile."""
+        return self.geometry(config, problem).tile
 
     def launch(self, config: C, problem: Problem) -> Launch:
         """Return the kernel's launch. It is the same for every shape with this element type and layout."""
-        tile, resources = self.periods(config, problem), self.resources(config, problem)
-        return Launch(
-            threads=resources.threads,
-            rows_per_block=tile.m * self.row_tiles(config),
-            smem_bytes=resources.smem_bytes - self.static_smem_bytes,
-            columns_per_block=0 if self.all_columns else tile.n,
-            splits=int(getattr(config, "splits", 1)),
-            flat_splits=self.flat_splits(config),
-            persistent=self.persistent,
-        )
-
-    def share_step(self, config: C, problem: Problem) -> int:
-        """Return the unit by which k is split: each split except the last is a multiple of it."""
-        return self.periods(config, problem).k
-
-    def k_per_pass(self, config: C) -> int:
-        """Return the largest k for which C is written only once; 0 if C is written once for any k."""
-        return 0
+        return self.geometry(config, problem).launch(config)
 
     def tiling(self, config: C, problem: Problem, resident: int) -> Tiling:
         """Return how the kernel divides its work, from which a model predicts the kernel's time.
 
         `resident` is the number of blocks that fit on a multiprocessor.
         """
-        tile, step = self.periods(config, problem), self.share_step(config, problem)
+        return self.tiling_of(self.geometry(config, problem), problem, resident)
+
+    def tiling_of(self, geometry: Geometry, problem: Problem, resident: int) -> Tiling:
+        """Return the tiling of a kernel with this geometry, see `tiling`."""
+        has_narrow_fma = problem.dtype.element_bytes == 2 and not self.on_tensor_cores and self.without_vectors > 1
+        tile, step = geometry.tile, geometry.step or geometry.tile.k
         of_most_families = {
             "tile_m": tile.m,
             "tile_n": tile.n,
             "k_step": step,
-            "k_per_pass": self.k_per_pass(config),
-            "without_vectors": self._without_vectors(problem),
+            "k_per_pass": geometry.k_per_pass,
+            "without_vectors": self.without_vectors * (FACTOR_FOR_16_BITS if has_narrow_fma else 1),
             "k_padding": step ** (step <= MOST_DEPTH),  # else 1; a power, since `step` may be an array
-            "c_vector_bytes": self.c_vector_bytes,
         }
-        return Tiling(resident, **(of_most_families | self.own_tiling(config, problem)))
-
-    def own_tiling(self, config: C, problem: Problem) -> dict[str, Any]:
-        """Return the fields of the tiling that differ from those of most families."""
-        return {}
-
-    def _without_vectors(self, problem: Problem) -> float:
-        """Return the factor of Tiling.without_vectors, before it is fitted to measured times."""
-        has_narrow_fma = problem.dtype.element_bytes == 2 and not self.on_tensor_cores
-        return self.without_vectors * (FACTOR_FOR_16_BITS if has_narrow_fma and self.without_vectors > 1 else 1)
-
-    def matrices_in_smem(self, config: C, problem: Problem) -> tuple[int, int]:
-        """Return the copies of a product's A and B in shared memory, and the elements after each line there.
-
-        Both are 0 unless the blocks of the kernel share a batch: they need room for whole products.
-        """
-        return 0, 0
+        return Tiling(resident, **{**of_most_families, **geometry.own_tiling})
 
     def has(self, config: C, problem: Problem) -> bool:
         """Return whether the space has the configuration, or `later` has it, before any rule drops some."""

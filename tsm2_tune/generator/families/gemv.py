@@ -34,7 +34,7 @@ from tsm2_tune.generator.split_k import (
     splits_to_prefer,
 )
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
 Decomposition = Literal["one thread a row", "several threads a row", "several rows a thread", "both"]
 DECOMPOSITIONS: tuple[Decomposition, ...] = get_args(Decomposition)
@@ -225,29 +225,23 @@ class Gemv(Family[GemvConfig]):
     }
     where: ClassVar = {"threads lanes": lambda config: config.lanes <= config.threads}
 
-    def resources(self, config: GemvConfig, problem: Problem) -> Resources:
+    def geometry(self, config: GemvConfig, problem: Problem) -> Geometry:
         dtype, along_k = problem.dtype, _a_along_k(problem)
         vector_bytes = config.vector * dtype.element_bytes
         pieces = config.rows if along_k else -(-config.rows // config.vector)
         b_bytes = vector_bytes if along_k else dtype.element_bytes
         loads = pieces * -(-vector_bytes // REGISTER_BYTES) + -(-b_bytes // REGISTER_BYTES)
         copies = max(_sums_of_tile(config, problem), _adders(config, problem) if config.splits > 1 else 1)
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=config.prefetch * loads + config.rows * dtype.sum.registers + OVERHEAD_REGISTERS,
             smem_bytes=copies * block_m(config) * dtype.sum.element_bytes,
             bytes_in_flight=(2 * config.prefetch - 1) * pieces * vector_bytes // 2,
             reuse=1,
         )
-
-    def flat_splits(self, config: GemvConfig) -> int:
-        return flat_splits(block_m(config))
-
-    def periods(self, config: GemvConfig, problem: Problem) -> Periods:
-        return Periods(block_m(config), 1, config.prefetch * step(config, problem))
-
-    def share_step(self, config: GemvConfig, problem: Problem) -> int:
-        return step(config, problem)
+        once = step(config, problem)
+        tile = Periods(block_m(config), 1, config.prefetch * once)
+        return Geometry(resources, tile, once, own_launch={"flat_splits": flat_splits(block_m(config))})
 
     def probe_shapes(self, config: GemvConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         high, once, vector = block_m(config), step(config, problem), config.vector
@@ -304,7 +298,7 @@ class Gemv(Family[GemvConfig]):
             "about": f"matrix times vector, {config.decomposition}",
             "sum_width": sum_width,
             "sum_bits": SUM_BITS[sum_width * sum_bytes],
-            "flat_splits": self.flat_splits(config),
+            "flat_splits": flat_splits(block_m(config)),
             "group_splits": GROUP_SPLITS,
             "adders": _adders(config, problem),
         }

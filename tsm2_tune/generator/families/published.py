@@ -8,6 +8,7 @@ GPUs", sections 3.2 to 3.6 (Algorithms 1 to 4), 4.2 (the versions V0 to V3) and 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -21,7 +22,7 @@ from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import covering_rule, strides_fill_device
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -77,21 +78,36 @@ SHAPE_RULES = (
 )
 
 
-def _staged_bytes(config: Tsm2Config | Ism2Config, problem: Problem) -> int:
-    """Return the bytes of a tile of B in shared memory: `threads` rows, rounded down to whole `prefetch`."""
-    return config.threads // config.prefetch * config.prefetch * config.columns * problem.dtype.element_bytes
-
-
 class Published(Family[P]):
     ops = ("nn",)
-    c_vector_bytes = VECTOR_BYTES
-    all_columns = True
 
-    def periods(self, config: P, problem: Problem) -> Periods:
-        return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
+    @abstractmethod
+    def elements(self, config: P) -> int:
+        """Return the number of elements of A, B and C that a thread has in registers."""
 
-    def own_tiling(self, config: P, problem: Problem) -> dict[str, Any]:
-        return {"k_padding": config.prefetch}
+    def is_staged(self, config: P) -> bool:
+        """Return whether tiles of B are in shared memory."""
+        return True
+
+    def geometry(self, config: P, problem: Problem) -> Geometry:
+        """Return the geometry: a block computes all columns of its rows, one tile after another.
+
+        A tile of B has `threads` rows, rounded down to whole `prefetch`.
+        """
+        staged = config.threads // config.prefetch * config.prefetch * config.columns if self.is_staged(config) else 0
+        resources = Resources(
+            threads=config.threads,
+            registers=self.elements(config) * problem.dtype.registers + OVERHEAD_REGISTERS,
+            smem_bytes=staged * problem.dtype.element_bytes,
+            bytes_in_flight=config.prefetch * problem.dtype.element_bytes,
+            reuse=config.columns,
+        )
+        return Geometry(
+            resources,
+            Periods(config.threads, config.columns, max(config.threads, config.prefetch)),
+            own_launch={"columns_per_block": 0},
+            own_tiling={"k_padding": config.prefetch, "c_vector_bytes": VECTOR_BYTES},
+        )
 
 
 class Tsm2(Published[Tsm2Config]):
@@ -107,22 +123,17 @@ class Tsm2(Published[Tsm2Config]):
             Grid(Tsm2Config, {"version": ("v2", "v3"), "threads": THREADS, "columns": COLUMNS, "prefetch": PREFETCH}),
         ]
 
-    def resources(self, config: Tsm2Config, problem: Problem) -> Resources:
-        """Return a block's resources. V3 has the registers R_thread of section 3.6.2; other versions have fewer."""
-        elements = {
+    def elements(self, config: Tsm2Config) -> int:
+        """Return the elements in registers: V3 has the R_thread of section 3.6.2, other versions have fewer."""
+        return {
             "v0": 3,
             "v1": 2 * config.columns + 1,
             "v2": 2 * config.columns + config.prefetch,
             "v3": 3 * config.columns + 2 * config.prefetch,
         }[config.version]
-        staged = config.version in ("v2", "v3")
-        return Resources(
-            threads=config.threads,
-            registers=elements * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=_staged_bytes(config, problem) if staged else 0,
-            bytes_in_flight=config.prefetch * problem.dtype.element_bytes,
-            reuse=config.columns,
-        )
+
+    def is_staged(self, config: Tsm2Config) -> bool:
+        return config.version in ("v2", "v3")
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
         """Return the configuration with the t1, t2 and t3 of the paper's model.
@@ -158,16 +169,9 @@ class Ism2(Published[Ism2Config]):
         "row_tiles": (1, 2, 4, 8, 16, 32, 64),  # [tcf]; past 64 the paper saw the speed decline (section 5.2)
     }
 
-    def resources(self, config: Ism2Config, problem: Problem) -> Resources:
+    def elements(self, config: Ism2Config) -> int:
         # Optimisation 1 has the registers of TSM2's V3. Optimisation 2 also has C of this row and of the next row.
-        elements = (3 if config.optimisation == 1 else 5) * config.columns + 2 * config.prefetch
-        return Resources(
-            threads=config.threads,
-            registers=elements * problem.dtype.registers + OVERHEAD_REGISTERS,
-            smem_bytes=_staged_bytes(config, problem),
-            bytes_in_flight=config.prefetch * problem.dtype.element_bytes,
-            reuse=config.columns,
-        )
+        return (3 if config.optimisation == 1 else 5) * config.columns + 2 * config.prefetch
 
     def context(self, config: Ism2Config, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {"about": OPTIMISATIONS[config.optimisation]}

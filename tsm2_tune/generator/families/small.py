@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.config import SHARED, KernelConfig, Launch, Periods, Resources
+from tsm2_tune.generator.config import SHARED, KernelConfig, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families.family import Family, rule_of, vector_elements
@@ -28,7 +28,7 @@ from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import MinBlocks, ThreadColumns, ThreadRows, Threads, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
 FEWEST_STORED_BYTES = 16  # of C at once, if threads write it themselves
 UNROLL = 4  # iterations along k that are unrolled
@@ -249,32 +249,26 @@ class Small(Family[SmallConfig]):
     def products_per_block(self, config: SmallConfig, problem: Problem) -> int:
         return products_of_group(config, problem)
 
-    def resources(self, config: SmallConfig, problem: Problem) -> Resources:
+    def geometry(self, config: SmallConfig, problem: Problem) -> Geometry:
+        """Return the geometry. Its tile has the extents after which tiles, vectors and the loop over k repeat."""
         sums, smem_bytes = config.rows * config.columns, config.kilobytes * 1024
         operands = config.rows + config.columns
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=(sums + operands) * problem.dtype.sum.registers + operands + OTHER_REGISTERS,
             smem_bytes=smem_bytes,
             bytes_in_flight=smem_bytes // (2 * config.threads),
             reuse=float(config.columns),
         )
-
-    def launch(self, config: SmallConfig, problem: Problem) -> Launch:
-        return Launch(
-            config.threads, 1, config.kilobytes * 1024, splits=config.blocks, persistent=True, batched=SHARED
-        )
-
-    def own_tiling(self, config: SmallConfig, problem: Problem) -> dict[str, Any]:
-        return {"tile_m": 1, "tile_n": 0}
-
-    def matrices_in_smem(self, config: SmallConfig, problem: Problem) -> tuple[int, int]:
-        return config.stages, config.padding * vector_elements(problem)
-
-    def periods(self, config: SmallConfig, problem: Problem) -> Periods:
-        """Return the extents after which tiles, vectors and the unrolled loop over k repeat."""
         width = vector_elements(problem)
-        return Periods(max(config.rows, width), max(config.columns, width), max(UNROLL, width))
+        blocks = {"splits": config.blocks, "persistent": True, "batched": SHARED}
+        return Geometry(
+            resources,
+            Periods(max(config.rows, width), max(config.columns, width), max(UNROLL, width)),
+            matrices_in_smem=(config.stages, config.padding * width),
+            own_launch=blocks | {"rows_per_block": 1, "columns_per_block": 0},
+            own_tiling={"tile_m": 1, "tile_n": 0},
+        )
 
     def probe_shapes(self, config: SmallConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         rows, columns, width = config.rows, config.columns, vector_elements(problem)

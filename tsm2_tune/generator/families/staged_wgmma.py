@@ -22,6 +22,7 @@ from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
+from tsm2_tune.generator.tiling import Geometry
 
 COLUMNS = (32, 64)  # options of block_n
 # Options of (threads, block_m). With block_m = 320, m = 20480 has 64 tiles: with two blocks per tile, 128 of 132
@@ -74,7 +75,6 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
     )
     about = "both operands in shared memory, multiplied there by warpgroups"
     template = "staged_wgmma.cu.jinja"
-    persistent = True
     has_batches = True
     without_vectors = STAGED_WITHOUT_VECTORS
     dtypes = ("bf16", "f16")
@@ -113,19 +113,18 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         "splits": SPLITS_OF_GRIDS,
     }
 
-    def resources(self, config: StagedWgmmaConfig, problem: Problem) -> Resources:
+    def geometry(self, config: StagedWgmmaConfig, problem: Problem) -> Geometry:
         place = place_bytes(config, problem)
         sums = config.block_m * config.block_n // config.threads
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=sums + FRAGMENT_REGISTERS + OVERHEAD_REGISTERS,
             smem_bytes=place * config.stages,
             bytes_in_flight=place * (config.stages - 1) // config.threads,
             reuse=config.block_n,
         )
-
-    def periods(self, config: StagedWgmmaConfig, problem: Problem) -> Periods:
-        return Periods(config.block_m, config.block_n, config.block_k)
+        tile = Periods(config.block_m, config.block_n, config.block_k)
+        return Geometry(resources, tile, own_launch={"persistent": True})
 
     def probe_shapes(self, config: StagedWgmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         rows, columns, block_k = config.block_m, config.block_n, config.block_k

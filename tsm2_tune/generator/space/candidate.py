@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources
+from tsm2_tune.generator.config import KernelConfig, Launch, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.generator.tiling import Geometry, Tiling
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Predictor = Callable[[Sequence["Candidate"]], Floats]  # candidates -> their predicted times in microseconds
@@ -25,18 +25,18 @@ class Design(Protocol):
 
     @property
     def on_tensor_cores(self) -> bool: ...
+    def geometry(self, config: Any, problem: Problem) -> Geometry: ...
     def resources(self, config: Any, problem: Problem) -> Resources: ...
     def launch(self, config: Any, problem: Problem) -> Launch: ...
-    def periods(self, config: Any, problem: Problem) -> Periods: ...
     def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy: ...
-    def tiling(self, config: Any, problem: Problem, resident: int) -> Tiling: ...
+    def tiling_of(self, geometry: Geometry, problem: Problem, resident: int) -> Tiling: ...
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration for a problem on a device. Resources, launch and occupancy are computed on first access."""
+    """A configuration for a problem on a device. Geometry, launch and occupancy are computed on first access."""
 
-    family: Design  # kernel family: computes resources, launch and occupancy of a configuration
+    family: Design  # kernel family: computes geometry and occupancy of a configuration
     config: KernelConfig  # the values of the tunables
     problem: Problem  # the matrix product
     limits: DeviceLimits  # hardware limits of the device
@@ -44,15 +44,25 @@ class Candidate:
     compiled: Resources | None = None  # resources of the compiled kernel; None before it is compiled
 
     @cached_property
+    def geometry(self) -> Geometry:
+        """How the kernel divides a product among blocks, with a block's estimated resources."""
+        return self.family.geometry(self.config, self.problem)
+
+    @cached_property
     def resources(self) -> Resources:
         """Registers, shared memory and threads of a block: of the compiled kernel, or estimated before."""
-        return self.compiled or self.family.resources(self.config, self.problem)
+        return self.compiled or self.geometry.resources
 
     @cached_property
     def launch(self) -> Launch:
         """The launch of the kernel: grid, threads of a block, splits of k."""
-        launch = self.family.launch(self.config, self.problem)
+        launch = self.geometry.launch(self.config)
         return launch.of_batch(self.problem.batch) if self.problem.is_batched else launch
+
+    @property
+    def tiling(self) -> Tiling:
+        """How the kernel divides its work, from which the core predicts its time."""
+        return self.family.tiling_of(self.geometry, self.problem, self.occupancy.blocks_per_sm)
 
     @cached_property
     def occupancy(self) -> Occupancy:

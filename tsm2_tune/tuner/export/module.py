@@ -166,7 +166,7 @@ def measured_kernel(row: BestRow, source: KernelSource, known: Known) -> Measure
     tiling, rates = known.tilings.get(row.trial_id), known.rates.get(row.device)
     times, vendor_times = known.elsewhere.get(row.trial_id, ()), known.vendor.get(row.trial_id, ())
     config = parse_config(row.config) if source.launch.batched == SHARED else None
-    in_smem = (0, 0) if config is None else family_named(config.family).matrices_in_smem(config, row.problem)
+    in_smem = (0, 0) if config is None else family_named(config.family).geometry(config, row.problem).matrices_in_smem
     found = MeasuredKernel(winner, tiling, times, vendor_times, in_smem)
     return found if tiling is None or rates is None else replace(found, tiling=fitted(found, rates))
 

@@ -76,7 +76,7 @@ def _members(candidate: Candidate, devices: dict[DeviceLimits, int]) -> tuple[An
     bytes_per_us_per_sm = limits.dram_gbytes_per_s * 1e3 / limits.sms
     block_bytes = resources.threads * np.maximum(resources.bytes_in_flight, 1)  # at least 1: it is a divisor
     return (
-        *_of_tiling(family.tiling(candidate.config, problem, candidate.occupancy.blocks_per_sm)),
+        *_of_tiling(candidate.tiling),
         *_of_launch(candidate.launch),
         *_of_product(problem),
         _arithmetic_rate(limits, problem.dtype_name, family.on_tensor_cores),

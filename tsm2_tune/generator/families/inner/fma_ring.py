@@ -22,7 +22,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.tunables import RingStages, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS, SMALL_K, WIDE_SPLIT_RULES, in_turns, wide_splits
 from tsm2_tune.generator.tiles import covering, tile_rules
-from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
 THREADS = 256
 # Rows or columns of C: per block, and the options per thread.
@@ -208,8 +208,11 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         lines, places = config.block_m + config.block_n, config.stages - 1
         return lines * block_k(config, problem) * places * problem.dtype.element_bytes // config.threads
 
-    def own_tiling(self, config: InnerFmaRingConfig, problem: Problem) -> dict[str, Any]:
-        return {"without_vectors": WITHOUT_VECTORS} if "k" in problem.contiguous[:2] else {}
+    def geometry(self, config: InnerFmaRingConfig, problem: Problem) -> Geometry:
+        geometry = super().geometry(config, problem)
+        if "k" not in problem.contiguous[:2]:
+            return geometry
+        return replace(geometry, own_tiling={"without_vectors": WITHOUT_VECTORS})
 
     def fits(self, problem: Problem) -> bool:
         return super().fits(problem) and not problem.is_gram  # other families compute half of a Gram matrix

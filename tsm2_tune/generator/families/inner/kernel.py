@@ -30,7 +30,7 @@ from tsm2_tune.generator.split_k import (
     wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN
-from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
 # By its bytes, the CUDA type with which a vector of sums is loaded and stored.
 FLOATS, DOUBLES = {4: "float", 8: "float2", 16: "float4"}, {8: "double", 16: "double2"}
@@ -108,22 +108,22 @@ class Inner(Family[C]):
         vectors = config.tile_elements // self.sum_width(config, problem)
         return max(min(self.most_adders, config.threads // vectors), 1)
 
-    def resources(self, config: C, problem: Problem) -> Resources:
+    def geometry(self, config: C, problem: Problem) -> Geometry:
         copies = max(self.sums_of_tile(config), self.adders(config, problem))
         sum_bytes = copies * config.tile_elements * problem.dtype.sum.element_bytes
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=self.registers(config, problem) + OVERHEAD_REGISTERS,
             smem_bytes=max(self.ring_bytes(config, problem), sum_bytes),
             bytes_in_flight=self.bytes_in_flight(config, problem),
             reuse=self.reuse(config),
         )
+        tile = Periods(config.block_m, config.block_n, self.block_k(config, problem))
+        return Geometry(resources, tile, own_launch={"flat_splits": self.flat_splits(config)})
 
     def flat_splits(self, config: C) -> int:
+        """Return the most splits of k whose sums one block adds up, see Launch.flat_splits."""
         return flat_splits(config.tile_elements) if self.is_flat else FLAT_SPLITS
-
-    def periods(self, config: C, problem: Problem) -> Periods:
-        return Periods(config.block_m, config.block_n, self.block_k(config, problem))
 
     def fits(self, problem: Problem) -> bool:
         return super().fits(problem) and max(problem.m, problem.n) <= LARGEST_THIN

@@ -27,7 +27,7 @@ from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import RingStages, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
 THREADS = (256, 384)
 # For a small m, (threads, teams): a block computes all of its rows at once.
@@ -194,25 +194,21 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         "columns teams": lambda config: config.columns // config.teams >= COLUMNS[0],
     }
 
-    def resources(self, config: ResidentBDmmaConfig, problem: Problem) -> Resources:
+    def geometry(self, config: ResidentBDmmaConfig, problem: Problem) -> Geometry:
         lines = _warp_rows(config, problem) if problem.contiguous[0] == "k" else config.ring_k
         place = lines * pitch(config, problem) * problem.dtype.element_bytes  # of one stage
         rings = config.threads // WARP_THREADS * config.stages * place
         b = config.depth * config.columns * 8 * problem.dtype.parts  # bytes of B, as doubles
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=config.strips * (config.columns // config.teams + 16) + OVERHEAD_REGISTERS,
             smem_bytes=b + rings,
             bytes_in_flight=(config.stages - 1) * place // WARP_THREADS,
             reuse=config.columns // config.teams,
         )
-
-    def periods(self, config: ResidentBDmmaConfig, problem: Problem) -> Periods:
         rows = config.threads // WARP_THREADS // config.teams * _warp_rows(config, problem)
-        return Periods(rows, config.columns, max(config.ring_k, config.depth))
-
-    def k_per_pass(self, config: ResidentBDmmaConfig) -> int:
-        return config.depth
+        tile = Periods(rows, config.columns, max(config.ring_k, config.depth))
+        return replace(self.of_tile(resources, tile), k_per_pass=config.depth)
 
     def fits(self, problem: Problem) -> bool:
         """Return whether all of B fits in shared memory. The kernel computes other problems too, part by part."""

@@ -12,8 +12,7 @@ its columns, so that more warps run.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import Periods, Resources
@@ -30,6 +29,7 @@ from tsm2_tune.generator.space.rules import (
     strides_fill_device,
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
+from tsm2_tune.generator.tiling import Geometry
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)
@@ -56,7 +56,7 @@ F = TypeVar("F", bound=FmaConfig)
 def _rows_within_m(candidate: Candidate) -> bool:
     problem = candidate.problem
     fewest = THREADS[0] * max(VECTOR_BYTES[0] // problem.dtype.element_bytes, 1)
-    return candidate.family.periods(candidate.config, problem).m <= max(problem.m, fewest)
+    return candidate.geometry.tile.m <= max(problem.m, fewest)
 
 
 ROWS_WITHIN_M = Rule(
@@ -74,24 +74,19 @@ class ThroughRegisters(Family[F]):
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
     ops = ("nn",)
 
-    @abstractmethod
-    def loaded_bytes(self, config: F) -> int:
-        """Return the bytes of A that one thread keeps in registers."""
-
-    def resources(self, config: F, problem: Problem) -> Resources:
-        tile, of_sum = self.periods(config, problem), problem.dtype.sum
-        sums = (tile.m // config.threads + 1) * int(config.tunables["columns"])
-        loaded_bytes = self.loaded_bytes(config)
-        return Resources(
+    def of_tile(self, config: F, problem: Problem, tile: Periods, *, columns: int, loaded_bytes: int) -> Geometry:
+        """Return the geometry. A thread has `loaded_bytes` of A, and sums of `columns`, in registers."""
+        of_sum = problem.dtype.sum
+        sums = (tile.m // config.threads + 1) * columns
+        resources = Resources(
             threads=config.threads,
             registers=sums * of_sum.registers + loaded_bytes // 4 + OVERHEAD_REGISTERS,
             smem_bytes=tile.k * tile.n * of_sum.element_bytes,
             bytes_in_flight=loaded_bytes,
             reuse=tile.n,
         )
-
-    def own_tiling(self, config: F, problem: Problem) -> dict[str, Any]:
-        return {"vector_bytes": config.vector_bytes, "c_vector_bytes": config.vector_bytes}
+        own_tiling = {"vector_bytes": config.vector_bytes, "c_vector_bytes": config.vector_bytes}
+        return Geometry(resources, tile, own_tiling=own_tiling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +117,6 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
         strides_fill_device("threads", "vector_bytes", "vectors"),
     )
     config_type = ResidentBFmaConfig
-    all_columns = True
     axes: ClassVar = {
         "threads": THREADS,
         "vector_bytes": VECTOR_BYTES,
@@ -132,15 +126,15 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
         "row_tiles": (1, 2, 4, 8, 16, 24, 32),
     }
 
-    def loaded_bytes(self, config: ResidentBFmaConfig) -> int:
-        return config.prefetch * config.vectors * config.vector_bytes
-
-    def periods(self, config: ResidentBFmaConfig, problem: Problem) -> Periods:
-        rows = config.vectors * config.vector_bytes // problem.dtype.element_bytes  # rows per thread
-        return Periods(config.threads * rows, config.columns, tile_depth(config))
-
-    def own_tiling(self, config: ResidentBFmaConfig, problem: Problem) -> dict[str, Any]:
-        return super().own_tiling(config, problem) | {"k_padding": config.prefetch}
+    def geometry(self, config: ResidentBFmaConfig, problem: Problem) -> Geometry:
+        """Return the geometry: a block computes all columns of its rows, one tile after another."""
+        of_column = config.vectors * config.vector_bytes  # bytes of a thread's rows
+        rows = of_column // problem.dtype.element_bytes
+        tile = Periods(config.threads * rows, config.columns, tile_depth(config))
+        loaded_bytes = config.prefetch * of_column
+        made = self.of_tile(config, problem, tile, columns=config.columns, loaded_bytes=loaded_bytes)
+        own_tiling = {**made.own_tiling, "k_padding": config.prefetch}
+        return replace(made, own_launch={"columns_per_block": 0}, own_tiling=own_tiling)
 
     def context(self, config: ResidentBFmaConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {"tile_depth": tile_depth(config)}
@@ -185,18 +179,12 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
     }
     where: ClassVar = {"columns across": lambda config: config.columns <= config.across}
 
-    def loaded_bytes(self, config: ResidentBFmaHeldConfig) -> int:
-        return config.depth * config.vector_bytes
-
-    def periods(self, config: ResidentBFmaHeldConfig, problem: Problem) -> Periods:
+    def geometry(self, config: ResidentBFmaHeldConfig, problem: Problem) -> Geometry:
         rows = config.threads * config.vector_bytes // problem.dtype.element_bytes
-        return Periods(rows, config.across, config.depth)
-
-    def k_per_pass(self, config: ResidentBFmaHeldConfig) -> int:
-        return config.depth
-
-    def own_tiling(self, config: ResidentBFmaHeldConfig, problem: Problem) -> dict[str, Any]:
-        return super().own_tiling(config, problem) | {"n_padding": config.columns}
+        tile, loaded_bytes = Periods(rows, config.across, config.depth), config.depth * config.vector_bytes
+        made = self.of_tile(config, problem, tile, columns=config.columns, loaded_bytes=loaded_bytes)
+        own_tiling = {**made.own_tiling, "n_padding": config.columns}
+        return replace(made, k_per_pass=config.depth, own_tiling=own_tiling)
 
     def probe_shapes(self, config: ResidentBFmaHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         rows = self.periods(config, problem).m

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import hypot
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
@@ -25,7 +25,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.rules import covering_rule
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, in_turns, wide_splits
-from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
 ROWS = (1, 2, 4)
 COLUMNS = (2, 4, 8, 16)
@@ -91,9 +91,11 @@ def _tiles(config: ResidentBFmaRingConfig, problem: Problem) -> tuple[int, int]:
     return 1, most_strips(config, problem, n=problem.n, k=problem.k, places=1)
 
 
-def _longest(config: ResidentBFmaRingConfig, problem: Problem, n: int) -> int:
-    """Return the largest k with which B, one tile of A and one tile of C fit in shared memory, for n columns."""
-    most = config.smem_kb * 1024 // problem.dtype.element_bytes // (strip(config) + config.columns)
+def _longest(config: ResidentBFmaRingConfig, problem: Problem) -> int:
+    """Return the largest k with which B, one tile of A and one of C fit in shared memory, for `columns` columns."""
+    n = config.columns
+    left = config.smem_kb * 1024 // problem.dtype.element_bytes - strip(config) * pitch(n, problem)
+    most = left // (strip(config) + n)  # without the padding of A's rows
     return next(k for k in range(most, 0, -1) if most_strips(config, problem, n=n, k=k, places=1))
 
 
@@ -176,31 +178,22 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         "splits": SPLITS_OF_GRIDS,
     }
 
-    def resources(self, config: ResidentBFmaRingConfig, problem: Problem) -> Resources:
+    def geometry(self, config: ResidentBFmaRingConfig, problem: Problem) -> Geometry:
+        """Return the geometry: a block computes all columns of C, and reads C again for a k beyond shared memory."""
         places, strips = _tiles(config, problem)
         on_their_way = places * strips * strip(config) * problem.k * problem.dtype.element_bytes
         sums = config.rows * config.columns * problem.dtype.sum.registers
         factors = config.rows * VECTOR_BYTES // 4 + config.columns * problem.dtype.registers
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=min(sums + factors + COPY_REGISTERS + OVERHEAD_REGISTERS, MOST_REGISTERS),
             smem_bytes=config.smem_kb * 1024,
             bytes_in_flight=on_their_way // config.threads,
             reuse=config.columns,
         )
-
-    def periods(self, config: ResidentBFmaRingConfig, problem: Problem) -> Periods:
         even = 2 * vector_elements(problem)  # `pitch` pads rows of a multiple of this length
-        return Periods(strip(config), max(config.columns, even), even)
-
-    def own_tiling(self, config: ResidentBFmaRingConfig, problem: Problem) -> dict[str, Any]:
-        """Return that a block computes all columns of C, and that C is read again for a k beyond shared memory."""
-        own = {
-            "tile_n": 0,
-            "n_padding": config.columns,
-            "k_per_pass": _longest(config, problem, config.columns),
-        }
-        return super().own_tiling(config, problem) | own
+        tile, longest = Periods(strip(config), max(config.columns, even), even), _longest(config, problem)
+        return self.of_tile(resources, tile, tile_n=0, n_padding=config.columns, k_per_pass=longest)
 
     def fits(self, problem: Problem) -> bool:
         """Return whether A and C are row-major and n and k small. The kernel computes larger ones part by part."""
@@ -210,7 +203,7 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
 
     def probe_shapes(self, config: ResidentBFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         high, columns, even = strip(config), config.columns, 2 * vector_elements(problem)
-        longest = _longest(config, problem, columns)
+        longest = _longest(config, problem)
         return (
             (2 * high * config.splits + 1, 1, 3),  # several strips for a block
             (min(high + 1, 67), 2 * columns + 1, 7),  # rows of an odd number of elements

@@ -8,7 +8,7 @@ vector and have no gaps between them, a vector holds several rows of A, and a st
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.config import Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
@@ -27,6 +27,7 @@ from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
 from tsm2_tune.generator.tiling import VECTOR_BYTES as PACK_BYTES
+from tsm2_tune.generator.tiling import Geometry
 
 THREADS = 128  # threads per block
 # Options of (lanes, vectors, teams).
@@ -195,29 +196,26 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         ),
     }
 
-    def resources(self, config: RowLanesRegisterBConfig, problem: Problem) -> Resources:
+    def geometry(self, config: RowLanesRegisterBConfig, problem: Problem) -> Geometry:
         row_bytes = config.vectors * config.vector_bytes // config.rows_per_vector  # bytes of a row of A per lane
         factors = row_bytes // problem.dtype.element_bytes * config.columns
         sums = (factors + config.rows_per_vector * config.columns) * problem.dtype.sum.registers
         sums += UNPACKED if problem.dtype.element_bytes == 2 else 0
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=config.rows * row_bytes // 4 + sums + OVERHEAD_REGISTERS,
             smem_bytes=0,
             bytes_in_flight=config.rows * row_bytes // config.teams,
             reuse=config.columns,
         )
-
-    def periods(self, config: RowLanesRegisterBConfig, problem: Problem) -> Periods:
-        return Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
-
-    def own_tiling(self, config: RowLanesRegisterBConfig, problem: Problem) -> dict[str, Any]:
         stored = max(config.columns // config.lanes, 1) if problem.row_major_c else config.rows  # along a line of C
-        return {
+        own_tiling = {
             "vector_bytes": config.vector_bytes // config.rows_per_vector,
             "c_vector_bytes": min(stored * problem.dtype.element_bytes, PACK_BYTES),
             "k_of_vectors": depth(config, problem),
         }
+        tile = Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
+        return Geometry(resources, tile, own_tiling=own_tiling)
 
     def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         high, columns = block_rows(config), config.teams * config.columns

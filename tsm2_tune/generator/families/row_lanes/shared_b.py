@@ -40,6 +40,7 @@ from tsm2_tune.generator.space.rules import (
 from tsm2_tune.generator.space.tunables import EvictFirst, PartsOfK, Tunable, declared
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
 from tsm2_tune.generator.tiling import VECTOR_BYTES as PACK_BYTES
+from tsm2_tune.generator.tiling import Geometry
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
 ALL = 0  # as `lanes`: all threads of a block share a row
@@ -263,30 +264,28 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
             }
             yield Grid(RowLanesSharedBConfig, axes)
 
-    def resources(self, config: RowLanesSharedBConfig, problem: Problem) -> Resources:
+    def geometry(self, config: RowLanesSharedBConfig, problem: Problem) -> Geometry:
         dtype = problem.dtype
         in_flight = config.rows * config.vectors * config.stages * config.vector_bytes
         elements = config.rows * config.columns + 2 * vector_elements(problem)
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=in_flight // 4 + elements * dtype.registers + OVERHEAD_REGISTERS + 16 * (dtype.registers - 1),
             smem_bytes=smem_bytes(config, problem),
             bytes_in_flight=in_flight - in_flight // config.stages // 2,
             reuse=config.columns,
         )
-
-    def periods(self, config: RowLanesSharedBConfig, problem: Problem) -> Periods:
-        return Periods(strip_rows(config), config.columns, prefetch(config, problem))
-
-    def row_tiles(self, config: RowLanesSharedBConfig) -> int:
-        return config.strips
-
-    def own_tiling(self, config: RowLanesSharedBConfig, problem: Problem) -> dict[str, Any]:
-        return {
+        own_tiling = {
             "k_of_resident_b": staged_rows(config, problem),
             "is_pipelined": True,
-            "c_vector_bytes": problem.dtype.element_bytes,  # only lines of A count: B is copied once
+            "c_vector_bytes": dtype.element_bytes,  # only lines of A count: B is copied once
         }
+        return Geometry(
+            resources,
+            Periods(strip_rows(config), config.columns, prefetch(config, problem)),
+            own_launch={"rows_per_block": strip_rows(config) * config.strips},
+            own_tiling=own_tiling,
+        )
 
     def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         high, once = strip_rows(config), prefetch(config, problem)

@@ -22,7 +22,7 @@ from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, RingStages, Threads, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, are_whole_waves
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, is_general, tile_rules
-from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
 # The extents n, m and k of an m16n8k8 mma instruction. An octet is 8 columns of C, a strip is 16 rows of C.
 OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
@@ -137,18 +137,16 @@ class StagedKernel(Family[C]):
         teams = config.threads // max(self.team(config), WARP_THREADS)
         return max(rings, teams * self.sums_of_team(config))
 
-    def resources(self, config: C, problem: Problem) -> Resources:
+    def geometry(self, config: C, problem: Problem) -> Geometry:
         on_their_way = config.block_m * config.block_k * (config.stages - 1) // config.ring_threads
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=self.registers(config) * problem.dtype.registers + OVERHEAD_REGISTERS,
             smem_bytes=self.smem_elements(config, problem) * problem.dtype.element_bytes,
             bytes_in_flight=on_their_way * problem.dtype.element_bytes,
             reuse=config.block_n,
         )
-
-    def periods(self, config: C, problem: Problem) -> Periods:
-        return Periods(config.block_m, config.block_n, config.block_k)
+        return Geometry(resources, Periods(config.block_m, config.block_n, config.block_k))
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         bound = config.min_blocks if config.min_blocks >= self.least_bound else 0  # 0: not in __launch_bounds__
@@ -156,6 +154,7 @@ class StagedKernel(Family[C]):
 
 
 MOST_OVER = 16_000  # products per row of C by which a block may exceed an equal share, to compute whole tiles
+STATIC_SMEM_BYTES = 128  # at most; the launch does not allocate them
 MANY_BLOCKS = 16  # the least `splits` for which `probe_shapes` adds shapes of many tiles
 
 
@@ -202,9 +201,7 @@ class FullKernel(StagedKernel[F]):
     """The base class of kernels that pass both operands through shared memory and compute all of C."""
 
     about = "both operands through shared memory, equal work for all blocks"
-    persistent = True
     least_bound = 1
-    static_smem_bytes = 128  # at most
     dtypes: ClassVar[tuple[str, ...]] = ("f32", "f64")
     leaves_small_grams: ClassVar[bool] = True  # whether it rejects a small Gram matrix: `SymmetricKernel` does half
 
@@ -223,15 +220,18 @@ class FullKernel(StagedKernel[F]):
         b = columns * (block_k + b_pad) if along_b == "k" else block_k * (columns + b_pad)
         return a + b
 
-    def resources(self, config: F, problem: Problem) -> Resources:
-        resources = super().resources(config, problem)
+    def geometry(self, config: F, problem: Problem) -> Geometry:
+        geometry = super().geometry(config, problem)
+        resources = geometry.resources
         lines = config.block_m + config.block_n
         fetched = lines * config.block_k // config.ring_threads if config.copy == 0 else 0  # loads in registers
+        registers = resources.registers + fetched * problem.dtype.registers
+        # And a vector for each thread, with which blocks add up partial sums.
+        smem_bytes = resources.smem_bytes + config.threads * VECTOR_BYTES
         return replace(
-            resources,
-            registers=resources.registers + fetched * problem.dtype.registers,
-            # and a vector for each thread, with which blocks add up partial sums
-            smem_bytes=resources.smem_bytes + config.threads * VECTOR_BYTES + self.static_smem_bytes,
+            geometry,
+            resources=replace(resources, registers=registers, smem_bytes=smem_bytes + STATIC_SMEM_BYTES),
+            own_launch={"persistent": True, "smem_bytes": smem_bytes},
         )
 
     def sums_in_registers(self, config: F) -> bool:

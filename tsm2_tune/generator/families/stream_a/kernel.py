@@ -32,7 +32,7 @@ from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import RESOURCES, Rule, covering_rule
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, PartsOfK, RowTiles, Tunable
 from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, SPLITTING_RULES, most_loads
-from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
 Threads = Annotated[int, Tunable("threads of a block", symbol="t1")]
 ColumnsOfWarp = Annotated[int, Tunable("columns of C that one warp accumulates in registers", symbol="t2")]
@@ -162,6 +162,7 @@ class StreamA(Family[C]):
     ring_of_a: ClassVar[bool] = False  # whether A is copied to shared memory, not loaded straight into registers
     has_one_tile: ClassVar[bool] = True  # whether the CUDA source has no loop over row tiles if k is split
     beside_resources = ("splits", "row_tiles", "min_blocks", "evict_first")
+    c_vector_bytes: ClassVar[int] = 0  # see Tiling.c_vector_bytes
     odd_products: ClassVar[int] = 1  # the difference of a probe shape's k from a multiple of `prefetch`
 
     @abstractmethod
@@ -195,23 +196,19 @@ class StreamA(Family[C]):
         """Return the m of the fourth probe shape, and the rows beyond whole tiles of the fifth."""
         return 42, 2
 
-    def resources(self, config: C, problem: Problem) -> Resources:
+    def geometry(self, config: C, problem: Problem) -> Geometry:
         element_bytes = problem.dtype.element_bytes
         in_flight = config.prefetch - config.prefetch // config.stages // 2  # columns of A in flight, on average
         staged = 2 * self.tile_depth(config) * self.pitch(config, problem)
-        return Resources(
+        resources = Resources(
             threads=config.threads,
             registers=self.registers(config, problem) + OVERHEAD_REGISTERS,
             smem_bytes=staged * element_bytes + self.ring_bytes(config, problem),
             bytes_in_flight=in_flight * self.warp_rows(config, problem) * element_bytes // WARP_THREADS,
             reuse=config.columns,
         )
-
-    def periods(self, config: C, problem: Problem) -> Periods:
-        return Periods(self.block_rows(config, problem), config.columns, self.tile_depth(config))
-
-    def share_step(self, config: C, problem: Problem) -> int:
-        return config.prefetch
+        tile = Periods(self.block_rows(config, problem), config.columns, self.tile_depth(config))
+        return Geometry(resources, tile, config.prefetch, own_tiling={"c_vector_bytes": self.c_vector_bytes})
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         (few, more), odd = self.probe_rows(config, problem), self.odd_products
