@@ -68,7 +68,7 @@ def search_space(
     Without names, use all families that support the problem, except those whose `only_by_name` is true. `guidelines`
     replaces some or all thresholds of the families. A configuration that breaks several rules counts for the first.
     """
-    chosen = _families_for(problem, families)
+    chosen = families_for(problem, families)
     kept: list[Sequence[Candidate]] = []
     dropped: Counter[str] = Counter()
     rules: dict[str, Rule] = {}
@@ -93,7 +93,7 @@ def has_configurations(
     problem: Problem, limits: DeviceLimits, *, guidelines: Thresholds = OWN, families: Sequence[str] = ()
 ) -> bool:
     """Return whether `search_space` would keep any configuration, without enumerating all of them."""
-    for family in _families_for(problem, families):
+    for family in families_for(problem, families):
         wanted, rules = family.guidelines(problem, limits).moved(guidelines), rules_of(family)
         in_tables = family.kept_in_tables(problem, limits, wanted, rules)
         if in_tables is None:
@@ -105,7 +105,7 @@ def has_configurations(
     return False
 
 
-def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
+def families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
     """Return the named families that support the problem.
 
     Without names, return all families that support it, except the families that a search uses only if the user names

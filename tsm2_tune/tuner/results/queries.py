@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Integer, Select, and_, bindparam, case, func, or_, select
+from sqlalchemy import ColumnElement, FromClause, Integer, Select, and_, bindparam, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import best_view, records
@@ -77,13 +77,6 @@ LISTING = (
     .outerjoin(schema.measurement, IS_FIRST)
     .order_by(_TRIAL.id)
 )
-# The number of trials that a search counts, their seconds, and the end of the last trial of an ended search.
-SEARCH_SUMMARY = select(
-    func.min(_TRIAL.id).label("id"),
-    func.count().label("trials"),
-    func.coalesce(func.sum(_TRIAL.total_seconds), 0.0).label("total_seconds"),
-    func.max(case((_TRIAL.search_ended.is_not(None), _TRIAL.ended_at))).label("ended_at"),
-).where(TRIED)
 # The result of the full verification of a kernel and configuration, from trials with one of these bases.
 _OWN_BASIS = select(_OWN.basis).where(_OWN.id == bindparam("trial_id")).scalar_subquery()
 FULL_VERDICT = (

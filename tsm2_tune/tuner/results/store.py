@@ -38,7 +38,7 @@ from tsm2_tune.tuner.results.storage.addresses import command_on, is_text, place
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, SearchSummary, TrialLine
+from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, TrialLine
 from tsm2_tune.tuner.results.validation import checked
 from tsm2_tune.tuner.runs.leases import Leases
 from tsm2_tune.tuner.search import quarantine
@@ -175,14 +175,6 @@ class Store:
                 row = row.where(schema.trial.c.device_name == about[0], schema.trial.c.problem_id == problem_id)
             connection.execute(row.values(values))
             quarantine.add(connection, hazards)
-
-    def search_summary(
-        self, device_name: str, problem: Problem, families: Collection[str], basis: str
-    ) -> SearchSummary:
-        """Return the summary of the trials that a search of these families counts, as in `History.tried`."""
-        values = queries.values_tried(device_name, problem, families, basis)
-        (row,) = self.database.rows(queries.SEARCH_SUMMARY, values)
-        return trial_summaries.search_summary(row)
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
         """Return the problems of the type and op of `alike` that a search tuned in this L2 cache state."""

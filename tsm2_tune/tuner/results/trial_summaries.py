@@ -20,11 +20,6 @@ NEWEST = (  # NULL likewise
     column("newest_high_us", domains.QUANTITY, nullable=True),
     column("is_new", domains.FLAG, nullable=True),
 )
-SUMMARY = (
-    column("trials", domains.COUNT),
-    column("total_seconds", domains.QUANTITY),
-    column("ended_at", domains.DATE, nullable=True),
-)
 _LISTED = (*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US)
 
 
@@ -41,6 +36,7 @@ class StoredTrial:
     is_new: bool  # first measured after the problem's last final comparison
     total_seconds: float
     limits: TimeLimits | None  # None if they were not stored
+    ended_at: str | None  # ISO 8601, UTC; None if its search has not ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +70,6 @@ class TrialLine:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class SearchSummary:
-    """The trials of a problem that a search counts."""
-
-    trials: int
-    total_seconds: float
-    ended_at: str | None  # end of the last trial of a search that has ended, ISO 8601, UTC; None if none has
-
-
-def search_summary(row: Row) -> SearchSummary:
-    """Return the summary in the row of the query `queries.SEARCH_SUMMARY`."""
-    with reading(row["id"]):
-        return record_of(SearchSummary, checked(row, SUMMARY))
-
-
 def current_trial(row: Row) -> CurrentTrial:
     """Return the summary of a row of `trial` joined with its problem and newest median, maybe of another version."""
     with reading(row["id"]):
@@ -114,7 +95,8 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
     """Return the summary of a row of `trial` with its first median and the values in NEWEST."""
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
-        found = record_of(StoredTrial, values, config=config_in(values))
+        ended_at = None if values["search_ended"] is None else values["ended_at"]
+        found = record_of(StoredTrial, values, config=config_in(values), ended_at=ended_at)
         if not is_of_this_version(found.config, problem):
             raise ValueError(f"{found.config.family} has no configuration {found.config.text} for {problem.text}")
         verdict, times = nested_of(Verdict, values), (found.newest_us, found.newest_high_us)

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from math import inf
 
-from tsm2_tune.generator.families import FAMILIES, parse_config
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.seed_table import Measured
@@ -192,11 +192,13 @@ class ProblemQueue:
     def _begin(self, item: _Item, executor: Executor, aside: ThreadPoolExecutor) -> Iterator[ProblemEvent]:
         """Begin the search of a problem, and work on it."""
         try:
-            if self._is_tuned_elsewhere(item, executor):
+            session = self._session(item, executor)
+            if session.history.is_tuned_since(self._started_at, executor.options, session.own):
                 item.is_tuned_elsewhere = True
             else:
-                session = self._session(item, executor)
-                session.begin(self._make_strategy)
+                executor.expect(item.problem)
+                self._quarantine_suspect(item.problem, executor)
+                session.begin(self._spaces[item.index], self._make_strategy)
                 item.session = session
         except BaseException:
             self._leave(item, is_done=False)
@@ -274,35 +276,17 @@ class ProblemQueue:
             item.devices -= 1
 
     def _session(self, item: _Item, executor: Executor) -> ProblemSession:
-        problem = item.problem
-        executor.expect(problem)
-        self._quarantine_suspect(problem, executor)
-        space = self._spaces[item.index]
+        problem, spaces = item.problem, self._spaces
+        searched = spaces.families_of(problem) if isinstance(spaces, Spaces) else spaces[item.index].families
 
         def record(candidate: Candidate | None) -> None:
             config = None if candidate is None else candidate.config.text
             self._leases.record_current(problem, config, worker=threading.get_ident())
 
-        families = counted(self._families, space)
-        return ProblemSession(space, executor, self._store, families, self._started_at, record=record, lost=item.lost)
-
-    def _is_tuned_elsewhere(self, item: _Item, executor: Executor) -> bool:
-        """Return whether another run has ended a search since this run began, and this run's limits are reached.
-
-        The problem's search space is not enumerated for this.
-        """
-        options, device = executor.options, executor.target.identity.name
-        if options.retried:
-            return False
-        families: Sequence[str] = [name for name, one in FAMILIES.items() if not one.only_by_name]
-        if not isinstance(self._spaces, Spaces):
-            families = self._spaces[item.index].families
-        elif self._spaces.families:
-            families = self._spaces.families
-        found = self._store.search_summary(device, item.problem, families, executor.basis)
-        is_long = options.budget_seconds is not None and found.total_seconds >= options.budget_seconds
-        is_long |= options.max_trials is not None and found.trials >= options.max_trials
-        return is_long and found.ended_at is not None and found.ended_at > self._started_at
+        families = counted(self._families, searched)
+        return ProblemSession(
+            problem, searched, executor, self._store, families, self._started_at, record=record, lost=item.lost
+        )
 
     def _quarantine_suspect(self, problem: Problem, executor: Executor) -> None:
         """Put a configuration into quarantine if several runs in a row have died during its trial."""

@@ -95,6 +95,7 @@ class ProblemHistory:
             total_seconds=trial.total_seconds
             + (before.total_seconds if before is not None and is_timed_out else 0.0),
             limits=trial.limits,
+            ended_at=None,
         )
 
     def add_final(self, final: Final) -> None:
@@ -146,6 +147,18 @@ class ProblemHistory:
             timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
             results=tuple(map(_result_of, tried)),
         )
+
+    def is_tuned_since(self, moment: str, options: Options, families: Collection[str]) -> bool:
+        """Return whether a search has ended since the moment, and the families' trials reach the options' limits.
+
+        Return False if the options ask to repeat trials.
+        """
+        tried = self._of(families)
+        seconds = sum(one.total_seconds for one in tried)
+        is_long = options.budget_seconds is not None and seconds >= options.budget_seconds
+        is_long |= options.max_trials is not None and len(tried) >= options.max_trials
+        has_ended = any(one.ended_at is not None and one.ended_at > moment for one in tried)
+        return is_long and has_ended and not options.retried
 
     def _of(self, families: Collection[str]) -> list[StoredTrial]:
         return [one for one in self._trials.values() if one.config.family in families]

@@ -47,21 +47,24 @@ from tsm2_tune.tuner.worker.protocol import AttemptResult
 MOST_FINALS = 3  # maximum number of finals of a problem in a run
 
 
-def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
-    """Return `families`. If they are empty, return all default families and those in the search space."""
-    return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in space.families]
+def counted(families: Sequence[str], searched: Collection[str]) -> Sequence[str]:
+    """Return `families`. If they are empty, return all default families and those in `searched`."""
+    return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in searched]
 
 
 class ProblemSession:
     """The work on one problem in a run: its search, its finals, and the full verification of the fastest kernel.
 
     `begin` is called first. Then each device that takes part calls `tried`, in its own thread. At last one of them
-    calls `end`. `families` are the kernel families that take part in finals; those of the space are searched.
+    calls `end`. `families` are the kernel families that take part in finals; those in `searched` are searched.
     """
+
+    space: SearchSpace  # given to `begin`
 
     def __init__(
         self,
-        space: SearchSpace,
+        problem: Problem,
+        searched: Collection[str],
         executor: Executor,
         store: Store,
         families: Sequence[str],
@@ -77,30 +80,30 @@ class ProblemSession:
         tuned shapes. `record` is called with each candidate when its trial begins, and with None after the last one.
         `lost` counts the devices that were lost during trials of a configuration, in earlier sessions of the run too.
         """
-        self.space, self.executor, self.store, self.started_at = space, executor, store, started_at
+        self.problem, self.executor, self.store, self.started_at = problem, executor, store, started_at
         self.is_between = is_between
-        self.families = tuple(name for name in families if family_named(name).supports(space.problem))
-        self.own = tuple(name for name in self.families if name in space.families)
+        self.families = tuple(name for name in families if family_named(name).supports(problem))
+        self.own = tuple(name for name in self.families if name in searched)
         self.cache = executor.cache
         self._record, self._lost = record, lost
         self._new_trials = self._interrupted = 0
         self.unstored = 0  # ended trials that could not be stored
         self._lock = threading.Lock()
-        store.supersede(executor.target.identity.name, space.problem, executor.basis)
-        stored = store.history(executor.target.identity.name, space.problem, self.families, executor.basis)
+        store.supersede(executor.target.identity.name, problem, executor.basis)
+        stored = store.history(executor.target.identity.name, problem, self.families, executor.basis)
         self.history = ProblemHistory(stored, executor.target.identity.driver, self.cache)
         self._older = stored.fastest_of_older()
         self.retries = self.history.retries(executor.options, self.own)
         self.search: Search | None = None
         self._strategy: str | None = None
 
-    def begin(self, make_strategy: StrategyFactory | None = None) -> None:
+    def begin(self, space: SearchSpace, make_strategy: StrategyFactory | None = None) -> None:
         """Make the search: first the fastest configurations of older versions, then the strategy's candidates.
 
         `make_strategy` returns the strategy; the default is the strategy of the options.
         """
-        space, executor, store, problem = self.space, self.executor, self.store, self.space.problem
-        device = executor.target.identity.name
+        executor, store, problem = self.executor, self.store, self.problem
+        self.space, device = space, executor.target.identity.name
         store.count_as_tuned(device, problem, self.cache)
         seeds = stored_seeds(store, problem, executor.target.limits, device)
         if make_strategy is None:
@@ -119,7 +122,7 @@ class ProblemSession:
             len(prior.tried),
             prior.seconds,
             min((one.median_us for one in contenders), default=None),
-            self.store.vendor_us(self.executor.target.identity.name, self.space.problem, self.cache),
+            self.store.vendor_us(self.executor.target.identity.name, self.problem, self.cache),
         )
 
     def has_candidate(self) -> bool:
@@ -157,10 +160,7 @@ class ProblemSession:
         )
 
     def tried(self, executor: Executor) -> Iterator[TrialStored | TrialInterrupted]:
-        """Try candidates of the search on a device. Yield an event for each trial after it is stored.
-
-        Trials are stored while the next kernel runs.
-        """
+        """Try candidates of the search on a device. Yield an event for each trial after it is stored."""
         assert self.search is not None
         configurations = len(self.space.kept) if self._strategy else None
         ended: list[Trial] = []  # ended trials that are not stored yet
@@ -226,7 +226,7 @@ class ProblemSession:
     def end(self, executor: Executor) -> Iterator[ProblemEvent]:
         """Time the fastest kernels again, and verify the fastest kernel in full. Yield the events."""
         assert self.search is not None
-        space, problem, device = self.space, self.space.problem, executor.target.identity.name
+        space, problem, device = self.space, self.problem, executor.target.identity.name
         yield from self.settled(executor)
         if self._strategy is not None:
             self.store.end_search(device, problem, executor.basis, self.search.why)
@@ -261,7 +261,7 @@ class ProblemSession:
             if event.outcome in (Outcome.OK, Outcome.INTERRUPTED):
                 break
             self.history.read()  # without the wrong kernel
-        if (left_out := executor.left_out(self.space.problem)) is not None:
+        if (left_out := executor.left_out(self.problem)) is not None:
             yield left_out
 
     def finals(
@@ -272,7 +272,7 @@ class ProblemSession:
         Yield the events. If `again` is true, a final is run even if none is due, and each kernel in it is verified in
         full before. If a verification is interrupted, no final follows.
         """
-        problem, known = self.space.problem, set[str]()
+        problem, known = self.problem, set[str]()
         for number in range(MOST_FINALS):
             if again:
                 for event in self._verified_again(executor, also, known):
@@ -294,7 +294,7 @@ class ProblemSession:
 
     def _verified_again(self, executor: Executor, also: Collection[str], known: set[str]) -> Iterator[WinnerVerified]:
         """Verify in full each kernel that a final would time, unless it is in `known`. Add each to `known`."""
-        problem = self.space.problem
+        problem = self.problem
         while True:
             chosen = (one.config for one, _ in finalists(problem, self.prior, also))
             config = next((one for one in chosen if one.text not in known), None)
@@ -315,7 +315,7 @@ class ProblemSession:
     def winner(self) -> BestRow | None:
         """Return the fastest kernel of the problem; None if no kernel is correct."""
         device = self.executor.target.identity.name
-        return next(iter(self.store.best(device=device, problem=self.space.problem, cache=self.cache)), None)
+        return next(iter(self.store.best(device=device, problem=self.problem, cache=self.cache)), None)
 
 
 def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -> Candidate:
@@ -334,8 +334,7 @@ def problem_session(
 ) -> ProblemSession:
     """Return a session that tries configurations of `families`. All default families take part in its finals."""
     own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
-    space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
-    return ProblemSession(space, tuner, store, counted((), space), started_at, is_between=is_between)
+    return ProblemSession(problem, own, tuner, store, counted((), own), started_at, is_between=is_between)
 
 
 def verified(row: BestRow, executor: Executor, store: Store) -> WinnerVerified | None:

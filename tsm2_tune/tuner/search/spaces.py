@@ -10,7 +10,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Thresholds
-from tsm2_tune.generator.space.space import SearchSpace, has_configurations, search_space
+from tsm2_tune.generator.space.space import SearchSpace, families_for, has_configurations, search_space
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
@@ -25,6 +25,10 @@ class Spaces(Sequence[SearchSpace]):
     limits: DeviceLimits
     guidelines: Thresholds
     families: tuple[str, ...]
+
+    def families_of(self, problem: Problem) -> tuple[str, ...]:
+        """Return the families in the problem's search space. It is not enumerated for this."""
+        return tuple(family.name for family in families_for(problem, self.families))
 
     def __len__(self) -> int:
         return len(self.problems)
