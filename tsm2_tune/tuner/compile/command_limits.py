@@ -307,10 +307,7 @@ def workplace(parent: Path) -> Iterator[Workplace]:
 def run(
     command: list[str], *, limit_seconds: float, environment: Mapping[str, str] | None = None, errors: bool = True
 ) -> Ended:
-    """Run a command without a working folder, and return how it ended, with its output.
-
-    Raise OSError if its supervisor process cannot be started.
-    """
+    """Run a command without a working folder. Raise OSError if its supervisor process cannot be started."""
     with _taken() as supervisor:
         place = Workplace(supervisor, Path())
         return place.run(command, limit_seconds=limit_seconds, environment=environment, errors=errors)

@@ -32,9 +32,6 @@ def deciding(names: Iterable[str]) -> Variables:
 
 
 def compiler_environment(variables: Variables | None = None) -> dict[str, str]:
-    """Return the environment variables for a compiler. With these variables its messages are in English.
-
-    `variables` replace the caller's values of the variables in DECIDING.
-    """
+    """Return a compiler's environment, for English messages. `variables` replace the caller's values of DECIDING."""
     chosen = deciding(DECIDING) if variables is None else variables
     return dict((*deciding(PASSED_ON), *chosen, ("LC_ALL", "C")))

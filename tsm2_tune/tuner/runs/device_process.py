@@ -140,10 +140,7 @@ class _ReceivedCandidates(Candidates):
 
 
 class _Sender:
-    """A thread that sends messages to the run, so that a slow run does not delay the measurements.
-
-    It also sends the current phase, if it has changed.
-    """
+    """A thread that sends messages and changed phases to the run: a slow run does not delay the measurements."""
 
     def __init__(self, channel: messages.Channel) -> None:
         self.phases = PhaseTimer()

@@ -95,9 +95,7 @@ def _decoded(hint: Any, found: Any) -> Any:
 
 
 def _chosen(of: tuple[Any, ...], found: Any) -> Any:
-    """Return the type of the encoded value, one of the types in `of`. Raise IndexError if the value has none of these
-    types.
-    """
+    """Return the type in `of` of the encoded value. Raise IndexError if the value has none of these types."""
     others = [one for one in of if one is not NoneType]
     if found is not None and len(others) == 1:
         return others[0]

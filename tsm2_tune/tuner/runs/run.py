@@ -110,9 +110,6 @@ def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ..
 
 
 def solved(ended: Iterable[ProblemEnded], won: Iterable[BestRow]) -> tuple[ProblemEnded, ...]:
-    """Return the ProblemEnded events.
-
-    If an event has no winner, add the winner that another run has found meanwhile.
-    """
+    """Return the events. If one has no winner, add the winner that another run has found meanwhile."""
     since = {row.problem: row for row in won}
     return tuple(one if one.winner is not None else replace(one, winner=since.get(one.problem)) for one in ended)

@@ -39,9 +39,7 @@ class _State:
 
     @property
     def is_due(self) -> bool:
-        """Whether to raise Stopped again, because a destructor swallowed it, or because the run has not ended after a
-        second signal.
-        """
+        """Whether to raise Stopped again: a destructor swallowed it, or the run goes on after a second signal."""
         swallowed = self.raised is not None and self.raised() is None and not self.is_waiting
         return self.number is not None and (swallowed or (self.last is not None and time.monotonic() > self.last))
 

@@ -50,9 +50,7 @@ class DroppedWinner:
 
     @property
     def cost(self) -> float | None:
-        """The time of the fastest kept configuration divided by the winner's time; None if the guideline keeps no
-        configuration.
-        """
+        """The time of the fastest kept configuration divided by the winner's; None if no configuration is kept."""
         return None if self.kept_us is None else self.kept_us / self.winner_us
 
 

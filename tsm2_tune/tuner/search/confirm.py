@@ -34,10 +34,7 @@ def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[E
 
 
 def _events(row: BestRow, tuner: Tuner, store: Store, started_at: str) -> Iterator[Event]:
-    """Verify and time the fastest kernels of one problem again. `row` is the previous winner.
-
-    All default families take part, and the previous winner's family.
-    """
+    """Verify and time the fastest kernels of the problem of `row`, the previous winner, again."""
     families = [name for name, family in FAMILIES.items() if not family.only_by_name or name == row.family]
     session = problem_session(row.problem, families, tuner, store, started_at)
     if row.config not in {one.config.text for one in session.prior.contenders}:
@@ -57,9 +54,6 @@ def _events(row: BestRow, tuner: Tuner, store: Store, started_at: str) -> Iterat
 
 
 def _measured(row: BestRow, final: Final, cache: Cache) -> Measurement | None:
-    """Return the previous winner's measurement in the L2 state in which kernels are ranked.
-
-    Return None if the previous winner was not timed in this state.
-    """
+    """Return the previous winner's measurement in the L2 state; None if it was not timed in it."""
     times = (one for config, one in final.measurements if config.text == row.config)
     return next((one for one in times if one.cache is cache), None)

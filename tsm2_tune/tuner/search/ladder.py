@@ -47,11 +47,7 @@ class Rung:
 
     @property
     def percent_of_floor(self) -> float | None:
-        """The least possible time (computed from the device's measured peak rates) as a percentage of the step's
-        median time.
-
-        None if the step has no time.
-        """
+        """The least time by the device's measured peak rates, in percent of the step's; None if it has no time."""
         return 100 * self.best.trial.floor_us / self.median_us if self.best and self.median_us else None
 
     @property
@@ -101,10 +97,7 @@ def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
 
 
 def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[ProblemEvent]:
-    """Tune the ladder (six tutorial GEMM kernels) for each space. Yield the events.
-
-    Kernels of other families take no part.
-    """
+    """Tune the ladder for each space, without kernels of other families. Yield the events."""
     return tune_problems(searched, tuner, store, make_strategy=in_turns, families=(LADDER.name,))
 
 
@@ -127,10 +120,7 @@ def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple
 
 
 def facts(problem: Problem, target: Target, found: Sequence[Rung]) -> dict[str, Any]:
-    """Return the ladder's results for a problem as a JSON object.
-
-    The object also names the shape and the device for which each step's published Gflop/s were measured.
-    """
+    """Return the ladder's results for a problem as a JSON object, with shape and device of the published rates."""
     return {
         "problem": problem.text,
         "device": target.identity.name,

@@ -230,10 +230,9 @@ class _Requests:
 
 
 def least_ahead(sharing: int, most: int | None) -> int:
-    """Return the least number of candidates to compile in advance: the device's number of processor cores, plus one.
+    """Return the least number of candidates to compile in advance: a device's number of processor cores, plus one.
 
-    `sharing` is the number of devices that share the machine. If several share it, return at most half of a device's
-    share of the `most` remaining trials, but at least 1.
+    If several devices share the machine, return at most half of a device's share of the `most` remaining trials.
     """
     enough = cores(sharing) + 1
     return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))

@@ -27,9 +27,7 @@ class PhaseTimer:
         return outage.WAITING if outage.is_waited_for() else self._phase
 
     def taken(self) -> dict[str, float]:
-        """Return a dict from phase names to the seconds spent in each phase since the last call. The current phase
-        continues.
-        """
+        """Return the seconds spent in each phase since the last call. The current phase continues."""
         self.enter(self._phase)
         seconds = dict(self._seconds)
         self._seconds.clear()

@@ -60,11 +60,9 @@ class Quarantined:
 
 
 def is_hazard(trial: Trial) -> bool:
-    """Return whether the trial's kernel is put into quarantine: it faulted, crashed the worker process, or hung.
+    """Return whether the trial's kernel faulted, crashed its process, or hung: it timed out on small problems too.
 
-    A kernel that timed out may only be slow. A kernel "hung" if it timed out also on small problems. A kernel that
-    the driver refuses, or whose result is wrong, is not put into quarantine: its trial takes only milliseconds, and
-    it may be correct for other problems.
+    The trials of other failures take only milliseconds, and such kernels may be correct for other problems.
     """
     return trial.outcome is Outcome.CRASHED or trial.hung
 
@@ -77,10 +75,7 @@ def small_problems(problem: Problem, config: KernelConfig, entry: Entry, *, seed
 
 
 def kernel_digest(source: KernelSource) -> str:
-    """Return the SHA-256 of a kernel's code, definitions and launch.
-
-    Kernels of different problems may have the same digest.
-    """
+    """Return the SHA-256 of a kernel's code, definitions and launch, which kernels of several problems may share."""
     facts = [source.digest, source.kernel, source.dtype_name, source.defines, source.launch.as_rendered]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -130,12 +125,9 @@ class Quarantine:
         self._configs = frozenset(config for config, _ in self._found)
 
     def holds(self, candidate: Candidate) -> bool:
-        """Return whether the candidate's kernel is in quarantine.
-
-        The kernel is rendered, which takes milliseconds, only if a kernel of the same configuration is in quarantine.
-        """
+        """Return whether the candidate's kernel is in quarantine."""
         text = candidate.config.text
-        if text not in self._configs:
+        if text not in self._configs:  # rendering takes milliseconds
             return False
         return (text, kernel_digest(render(candidate.problem, candidate.config))) in self._found
 
@@ -143,8 +135,7 @@ class Quarantine:
 def in_force(database: Database, target: Target, limits: TimeLimits, retried: Collection[Outcome]) -> Quarantine:
     """Return the quarantined kernels that a run on the device skips.
 
-    A kernel is not skipped if its outcome is in `retried`, or if it timed out under a smaller time limit than this
-    run's.
+    Leave out outcomes in `retried`, and kernels that timed out under a smaller time limit than this run's.
     """
     column = schema.quarantine.c
     found = entries(database, and_(column.device_name == target.identity.name, column.tools == target.tools))

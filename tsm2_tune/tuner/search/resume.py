@@ -16,9 +16,7 @@ from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 
 @dataclass(frozen=True, slots=True)
 class FinalCandidate:
-    """A correct configuration with its newest time: from the last final in which it was timed, or else from its
-    trial.
-    """
+    """A correct configuration with its newest time: from its last final, or else from its trial."""
 
     config: KernelConfig
     median_us: float
@@ -42,10 +40,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class PriorTrials:
-    """The stored trials of one problem on the device.
-
-    Trials whose kernel code is different in this version are omitted.
-    """
+    """The stored trials of a problem on the device, without those whose kernel code is different in this version."""
 
     tried: frozenset[str]  # texts of tried configurations; trials to repeat do not count
     seconds: float

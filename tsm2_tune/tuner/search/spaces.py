@@ -76,10 +76,7 @@ def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds
 
 
 def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> list[str]:
-    """Return advice to tune the transposed product; [] if the transposed product has no configurations.
-
-    An exported module can compute a product with the kernels of its transposed product.
-    """
+    """Return advice to tune the transposed product; [] if the transposed product has no configurations."""
     if problem.is_gram:
         return []
     other = problem.transposed

@@ -84,10 +84,9 @@ def begin(number: str, parent: str, function: str, *arguments: str) -> None:
 
 
 def isolated_python(program: str) -> list[str]:
-    """Return the command that runs the Python code `program` in isolated mode, without the program's arguments.
+    """Return the command that runs Python code in isolated mode, with the standard library first in its import path.
 
-    The program's import path contains the standard library first, then this process's import path. Raise DeviceError
-    if the Python executable is unknown or cannot import this package.
+    Raise DeviceError if the Python executable is unknown or cannot import this package.
     """
     mode = f"utf8={sys.flags.utf8_mode}"  # an isolated Python ignores PYTHONUTF8
     return [python_executable(), "-I", "-S", "-X", mode, "-c", ISOLATED, json.dumps(search_path()), program]
@@ -120,10 +119,7 @@ def python_executable() -> str:
 
 
 def die_with_parent() -> None:
-    """Make Linux kill this process when its parent ends, even while a GPU kernel hangs.
-
-    On other systems do nothing.
-    """
+    """On Linux, have this process killed when its parent ends, even while a GPU kernel hangs."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

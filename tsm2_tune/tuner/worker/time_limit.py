@@ -78,10 +78,7 @@ def is_stopped(process_id: int) -> bool:
 
 
 def process_fields(process_id: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third (the process's state) to the last.
-
-    Return [] if the file is missing.
-    """
+    """Return the fields of /proc/PID/stat from the third (the process's state) on; [] if the file is missing."""
     try:
         text = Path(f"/proc/{process_id}/stat").read_text(errors="replace")
     except OSError:

@@ -34,10 +34,9 @@ def shuffled(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
 
 
 def by_model(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
-    """Return the default strategy: fast kernels of similar problems first, then the candidates with the least
-    predicted time.
+    """Return the default strategy: fast kernels of similar problems first, then those with the least predicted time.
 
-    On a GPU the strategy also tries variants of the fastest candidates. A variant differs in its load instructions.
+    On a GPU it also tries variants of the fastest candidates, which differ in their load instructions.
     """
     first, others = first_and_rest(space, seed, candidate_times_us, (*known, *packaged(space.problem, space.limits)))
     return Model(first, others, late=space.limits.compute_capability > (0, 0))

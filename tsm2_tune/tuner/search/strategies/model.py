@@ -140,10 +140,7 @@ class Model(Strategy):
             insort(self._in_order, (us, config.text, config), key=lambda one: one[:2])
 
     def _in_line(self) -> Candidate | None:
-        """Return the next candidate that need not wait. If there is none, return the first waiting candidate.
-
-        Return None if no candidate remains.
-        """
+        """Return the next candidate that need not wait, else the first waiting one; None if no candidate remains."""
         while (candidate := self._next()) is not None:
             if not self.is_postponed(candidate):
                 return candidate
