@@ -121,25 +121,17 @@ class Seen:
 
     @property
     def us(self) -> float:
-        """The mean GPU time of a call in microseconds; 0 if no call was timed.
-
-        The first call counts only if no later call was timed.
-        """
+        """The mean GPU time of the later calls in us, or else the time of the first; 0 if no call was timed."""
         count, total = self.gpu_us
         return total / count if count else self.first_us
 
     @property
     def total_us(self) -> float:
-        """The estimated total GPU time of all calls in microseconds: their number times the mean."""
         return self.calls * self.us
 
     @property
     def problem(self) -> Problem | None:
-        """The tuning problem (shape, type, op and batch) for these calls; None if they cannot be tuned.
-
-        If C is wider than tall, the result is the problem of the transposed product. A batch that is one product is
-        the problem of that.
-        """
+        """The tuning problem for these calls, transposed if C is wider than tall; None if they cannot be tuned."""
         ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
         is_gram = self.is_gram and ops != "nc"  # "nc" conjugates only B, which no op with x does
         m, n = self.merged or self.shape[:2]
@@ -163,10 +155,7 @@ class Seen:
 
     @property
     def lost(self) -> int:
-        """The number of calls that cuBLAS computed in place of a kernel.
-
-        Calls that cuBLAS computed only to compare its time or its result with those of the kernel do not count.
-        """
+        """The number of calls that cuBLAS computed in place of a kernel, and not only to be compared."""
         return sum(count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE)
 
     @property
@@ -213,10 +202,7 @@ def count_of(count: int, what: str) -> str:
 
 
 def written_in(folder: Path) -> Written:
-    """Read all journal files in the folder and merge them. Equal calls of several processes become one `Seen`.
-
-    The contents are not trusted, because the program can write to the folder; invalid files are counted and skipped.
-    """
+    """Read and merge the journal files in the folder. Skip invalid files: the program can write to the folder."""
     found: dict[tuple[object, ...], Seen] = {}
     uncounted, foreign = [0] * len(UNCOUNTED), 0
     try:

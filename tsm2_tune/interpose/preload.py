@@ -42,10 +42,7 @@ class Standing:
     compared: int = 0  # number of products of each shape whose results are compared with those of cuBLAS
 
     def environment(self, journal: Path | None) -> dict[str, str]:
-        """Return the program's environment: that of this process, with LD_PRELOAD and the stand-in's variables set.
-
-        `journal` is the folder for the journal. If `journal` is None, nothing is recorded.
-        """
+        """Return the program's environment. `journal` is the folder for the journal; None: nothing is recorded."""
         settings: Mapping[str, str | None] = {
             "LD_PRELOAD": ":".join(filter(None, (str(self.standin), os.environ.get("LD_PRELOAD")))),
             "TSM2_LIBRARY": None if self.pack is None else str(self.pack.absolute()),
@@ -58,10 +55,7 @@ class Standing:
 
 
 def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
-    """Replace this process by the program, with exec. If `standing` is None, the program runs without the stand-in.
-
-    Raise InputError if the program cannot be executed.
-    """
+    """Replace this process by the program, without the stand-in if `standing` is None. Else raise InputError."""
     environment = dict(os.environ) if standing is None else standing.environment(None)
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)

@@ -94,10 +94,7 @@ def named(source: str) -> Iterator[Path]:
 
 
 def meant(name: str) -> str:
-    """Return a question that names the pretuned files which a user probably meant by `name`; "" if there is none.
-
-    For example h100, h100.jsonl, pretuned or pretuned:h10.
-    """
+    """Return a question that names the pretuned files meant by `name`, such as h100 or pretuned:h10; else ""."""
     names = [one.name for one in pretuned()]
     card = name.lower().removeprefix(PREFIX).removesuffix(SUFFIX)
     near = names if card == PREFIX.rstrip(":") else [card] if card in names else []

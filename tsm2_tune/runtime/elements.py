@@ -42,10 +42,7 @@ INDEX_WIDTHS = (32, 64)  # bits
 
 
 def dtype_name(dtype: Any, what: str = "dtype") -> str:
-    """Return the key in DTYPES of a dtype of any library. A key of DTYPES or a name in MATHS is returned unchanged.
-
-    Raise TypeError for a type without kernels. The message begins with `what`.
-    """
+    """Return the key in DTYPES of a dtype of any library, and a name in MATHS unchanged. Else raise TypeError."""
     if dtype is None:  # np.dtype(None) would be float64
         raise TypeError(f"{what}: expected a type, got None")
     if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):

@@ -318,8 +318,8 @@ def _measured(
 ) -> tuple[Product, Match | Vendor]:
     """Return the product with an `out`, and the kernel or library that was fastest when timed.
 
-    In two cases, return the product unchanged and `expected`, the choice by predicted time. Either no kernel computes
-    this product; or the library is predicted to be faster, and the kernel does not load.
+    Return `expected` if no kernel computes the product, or if the library is predicted to be faster, and the kernel
+    does not load.
     """
     kernel = expected
     try:
@@ -336,10 +336,7 @@ def _measured(
 
 
 def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:
-    """Compute the product with the arrays' own library and return `out`.
-
-    Raise ValueError if the library cannot compute the product.
-    """
+    """Compute the product with the arrays' own library. Raise ValueError if the library cannot compute it."""
     a, b = product.a.array, product.b.array
     asked = product.conjugates[0] != product.a.is_conjugate, product.conjugates[1] != product.b.is_conjugate
     out = None if product.out is None else product.out.array

@@ -143,8 +143,7 @@ class Plan:
     ) -> None:
         """Launch the kernel. `operands` are the stream and the addresses of a, b and out.
 
-        If alpha or beta is None, it has its neutral value. The library of `array`, one of the operands, allocates the
-        workspace. Raise RuntimeError if the launch fails.
+        The library of `array`, one of the operands, allocates the workspace.
         """
         try:
             slot = self.slots.pop()
@@ -167,12 +166,7 @@ class Plan:
             return Slot(self)
 
     def start_within(self, a: int, b: int, out: int, stream: int, partials: int, counters: int) -> None:
-        """Launch the kernel on the stream, with neutral alpha and beta, in the caller's workspace.
-
-        The plan's context must be current. `partials` and `counters` are the addresses of the workspace's partial
-        sums and counters, used by this launch only; the counters are zeroed here. Raise RuntimeError if the launch
-        fails.
-        """
+        """Launch the kernel with neutral factors in the caller's workspace. The plan's context must be current."""
         slot = self.free_slot()
         STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
         slot.operands = ()
@@ -248,10 +242,7 @@ class Plan:
 
 
 class OfArrays:
-    """Base class of plans that hold arrays.
-
-    Such a plan cannot be copied or pickled, since the copy would have other arrays than the plan.
-    """
+    """Base class of plans that hold arrays. A copied or pickled plan would have other arrays, so neither works."""
 
     __slots__ = ()
 
@@ -318,10 +309,7 @@ def made_order(match: Match) -> str:
 
 
 def made_strides(product: Product, match: Match) -> tuple[int, ...]:
-    """Return the strides, in elements, of a new `out` for the matched kernel.
-
-    Its matrices are contiguous, unless the kernel computes a batch as one product: that product's C is.
-    """
+    """Return the strides, in elements, of a new `out`: contiguous in each product, or in the one that a batch is."""
     (m, n, _), is_column_major = product.shape, made_order(match) == "F"
     count, is_of_rows = product.batch, match.merged == MERGED_ROWS
     if is_column_major:

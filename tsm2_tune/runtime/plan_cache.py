@@ -34,7 +34,6 @@ starters: dict[type, Starter] = {}  # type of `a` -> function that launches cach
 
 
 def keep_plan(key: Any, plan: Any) -> None:
-    """Cache a plan under this key."""
     if len(plans) >= MOST_PLANS:
         plans.clear()
     plans[key] = plan
@@ -47,16 +46,11 @@ def overlaps(a: int, b: int, out: int, spans: Spans) -> bool:
 
 
 def _needs_no_check(factor: Any) -> bool:
-    """Return whether alpha or beta is suitable for every element type."""
     return factor is None or (type(factor) in (int, float) and -LARGEST["f"] <= factor <= LARGEST["f"])
 
 
 def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> Any:
-    """Compute the product with the arrays' own library, on its current stream, and return `out`.
-
-    Return None if the call needs gemm's full checks. `asked` has gemm's conj_a, conj_b, math, fallback and measure,
-    or is None if all have their defaults.
-    """
+    """Compute the product with the arrays' own library on its current stream; return None if it needs full checks."""
     if not (_needs_no_check(alpha) and _needs_no_check(beta)) or (out is None and beta is not None):
         return None
     if asked and asked[4] and not (alpha is None and beta is None) and is_cupys(a):
@@ -75,9 +69,8 @@ def starter_of(
 ) -> Starter:
     """Return a function that launches a product if its plan is cached, and else returns None.
 
-    `new_out` returns a new array for the result of a plan, and its address. Its other arguments are a and the GPU's
-    ordinal. It returns (None, 0) if gemm must allocate the array. `stream_of` returns the handle of the
-    library's current stream on a GPU. If `any_stream` is false, calls that name a stream need gemm's full checks.
+    `new_out` returns an array for a plan's result, like a on this GPU, and its address; (None, 0) if gemm must
+    allocate it. If `any_stream` is false, calls that name a stream need gemm's full checks.
     """
 
     def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:
@@ -115,10 +108,7 @@ def starter_of(
 
 
 def torch_key(a: Any, b: Any, out: Any, asked: Any) -> Any:
-    """Return the key in the plan cache for these tensors, which have one element type and device.
-
-    `asked` has gemm's conj_a, conj_b, math, fallback and measure, or None if all have their defaults.
-    """
+    """Return the key in the plan cache for these tensors, which have one element type and device."""
     shape, strides = (None, None) if out is None else (out.shape, out.stride())
     bits = tuple(x.is_conj() for x in (a, b)) if a.dtype.is_complex else None
     same = a.data_ptr() == b.data_ptr()
@@ -139,11 +129,9 @@ def torch_current_device(torch: Any) -> Callable[[], int]:
 
 
 def torch_guard(torch: Any) -> Callable[..., Any]:
-    """Return a function from tensors to a function that tells whether other tensors have the same properties.
+    """Return a function from tensors to a check of the same properties, or to None if PyTorch has no TensorGuards.
 
-    These are the type, element type, device, shape, strides, requires_grad, and the conjugate and negative bits.
-    PyTorch's own TensorGuards compare them in less time than it takes to read them. The result is None instead of a
-    function if this version of PyTorch has no TensorGuards.
+    TensorGuards compare all properties of tensors in less time than it takes to read them.
     """
     extension = getattr(getattr(torch, "_C", None), "_dynamo", None)
     guards: Any = getattr(getattr(extension, "guards", None), "TensorGuards", None)
@@ -209,10 +197,7 @@ def torch_starter(torch: Any) -> Starter:
 
 @cache
 def cupy_look_up(cupy: Any) -> LookUp:
-    """Return the LookUp for CuPy's arrays; there is one. It first compares the key with that of the last product.
-
-    Its keys have no strides for C-contiguous arrays, because the shape determines these strides.
-    """
+    """Return the LookUp for CuPy's arrays, one for all. It first compares the key with that of the last product."""
     kind, current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
     last: tuple[Any, Any] = (None, None)  # key and plan; comparing two keys takes half the time of hashing one
 

@@ -37,11 +37,7 @@ _holding = threading.Lock()
 
 
 def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
-    """Return alpha and beta as numbers. A factor that is None stays None.
-
-    Raise TypeError if a factor is not a number of a suitable type. Raise ValueError if a factor overflows in the
-    accumulator type. Also raise ValueError if beta makes the product read `out`, but the call has no `out`.
-    """
+    """Return alpha and beta as numbers or None. Raise TypeError or ValueError if one does not fit the product."""
     if alpha is None and beta is None:
         return alpha, beta
     alpha, beta = _number("alpha", alpha), _number("beta", beta)
@@ -89,11 +85,7 @@ def stream_of(product: Product, stream: Any) -> int:
 
 
 def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool = True) -> tuple[Product, Plan, int]:
-    """Allocate `out` if the product has none. Return the product, its launch plan and the stream's handle.
-
-    The plan comes from the cache or is new; a new plan is added to the cache if `is_kept` is true. Raise ValueError
-    if the arrays belong to different CUDA contexts.
-    """
+    """Allocate `out` if the product has none. Return it, its plan, perhaps cached, and the stream's handle."""
     context, ordinal = home(product.a)
     for other in product.given[1:]:
         if home(other) != (context, ordinal):
@@ -143,10 +135,9 @@ def await_all(product: Product, stream: Any, handle: int) -> None:
 
 
 def hold_until_done(product: Product, context: int, stream: int) -> None:
-    """Hold references to the product's DLPack arrays until all work submitted to the stream so far is done.
+    """Hold the product's DLPack arrays until the stream's work is done; release those of earlier products.
 
-    Also release the arrays of earlier products whose work is done. If the stream is being captured into a CUDA graph,
-    hold nothing: the user of the graph must keep the arrays alive.
+    While the stream is captured, hold nothing: the user of the graph must keep the arrays alive.
     """
     arrays = [matrix.array for matrix in product.given if matrix.by_dlpack]
     if not arrays:

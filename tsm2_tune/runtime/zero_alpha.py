@@ -17,20 +17,14 @@ NO_OPERANDS = "alpha is 0: out is scaled, and a and b are not read"
 
 
 def reads_operands(alpha: Any, math: str | None) -> bool:
-    """Return whether the product reads a and b, which it does unless alpha is 0. None means the default alpha.
-
-    With math="minplus" the product always reads a and b: alpha is then an addend, and the sum depends on a and b even
-    if alpha is 0.
-    """
+    """Return whether the product reads a and b: unless alpha is 0, which minplus adds to the sums. None: default."""
     return alpha is None or math in UNITS or bool(alpha != 0)
 
 
 def scaled(product: Product, beta: Any, stream: int) -> Any:
-    """Start out = beta out on the stream, and return `out`.
+    """Start out = beta out on the stream, and return `out`, in PyTorch and CuPy perhaps a new one.
 
-    PyTorch and CuPy scale their own arrays, and create `out` if the call has none. With arrays of other libraries,
-    the call must have an `out`, and beta must be 0 or 1: if beta is 0, the driver writes zeros; if beta is 1, `out`
-    does not change. Otherwise raise ValueError.
+    With arrays of other libraries, raise ValueError unless beta is 0 or 1 and there is an `out`.
     """
     a, b = product.a.array, product.b.array
     out = None if product.out is None else product.out.array

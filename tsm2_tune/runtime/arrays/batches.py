@@ -77,10 +77,9 @@ def new_permuted(
 def split_array(
     name: str, shape: Extents, strides: Any, size: int, vector: str, dimensions: int | None
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, int], tuple[int, int], bool]:
-    """Return an array's extents and strides in bytes, of the batch and of a matrix, and whether that is a vector.
+    """Return extents, strides in bytes, of the batch and of a matrix, and whether that is a vector.
 
-    `strides` is None for a row-major array without padding. The other arguments are those of `Matrix.of`. Raise
-    ValueError if the array has no such dimensions.
+    `strides` is None for a row-major array without padding. The other arguments are those of `Matrix.of`.
     """
     if len(shape) == 2 and not dimensions and (strides is None or len(strides) == 2):  # what follows takes long
         rows, columns = shape

@@ -75,10 +75,9 @@ def speaks_dlpack(array: object) -> bool:
 
 
 def dlpack_interface(array: Any) -> dict[str, Any] | None:
-    """Return the array's memory as a dict like `__cuda_array_interface__`; None if it is not in CUDA device memory.
+    """Return the memory as a dict like `__cuda_array_interface__`; None if it is not in CUDA device memory.
 
-    The array's library makes the legacy stream wait for pending work on the array. Raise ValueError for an invalid
-    capsule.
+    The array's library makes the legacy stream wait for pending work on the array.
     """
     if array.__dlpack_device__()[0] not in CUDA_DEVICES:
         return None

@@ -103,8 +103,7 @@ def device_interface(name: str, array: Any) -> Any:
 def tensor_memory(tensor: Any) -> Any:
     """Return (value in TENSOR_TYPES, shape in elements, strides in bytes, address) of a tensor on a GPU.
 
-    Return None if device_interface must describe the tensor. This function takes less time than PyTorch's property
-    `__cuda_array_interface__`. It also reads a tensor that requires a gradient.
+    Return None if device_interface must describe the tensor, which takes longer.
     """
     of_type = _tensor_type(tensor.dtype)
     if of_type is None or not getattr(tensor, "is_cuda", False):
@@ -166,8 +165,7 @@ def at_stream(array: Any, stream: int) -> Iterator[None]:
 def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     """Return a new uninitialised array of the same library, element type and device; None for an unknown library.
 
-    `strides`, in elements, must be those of a contiguous array with permuted dimensions. Raise TypeError for a JAX
-    array, because only JAX may write JAX arrays.
+    `strides`, in elements, must be those of a contiguous array with permuted dimensions.
     """
     if is_torchs(array):
         return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
@@ -194,11 +192,7 @@ def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> A
 
 @contextmanager
 def preserved(name: str, array: Any) -> Iterator[None]:
-    """Save the array's contents, and restore them when the body of `with` ends.
-
-    Raise TypeError if the array is neither PyTorch's nor CuPy's. Raise MemoryError if the copy does not fit in
-    memory.
-    """
+    """Restore the array's contents after the body of `with`. Raise MemoryError if the copy does not fit in memory."""
     if not (is_torchs(array) or is_cupys(array)):
         raise TypeError(
             f"{name}: a {type(array).__name__} cannot be saved and restored: pass arrays of PyTorch or CuPy"
@@ -217,10 +211,7 @@ def preserved(name: str, array: Any) -> Iterator[None]:
 
 
 def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
-    """Allocate device memory with the allocator of the array's library. Return its address and the owning object.
-
-    Return None if the array is neither PyTorch's nor CuPy's, or the size is 0. Raise MemoryError if allocation fails.
-    """
+    """Return the address and the owner of memory that PyTorch or CuPy allocates; None if the array is not theirs."""
     if size_bytes == 0 or not (is_torchs(array) or is_cupys(array)):
         return None
     try:
@@ -235,11 +226,9 @@ def scratch(array: Any, size_bytes: int) -> tuple[int, Any] | None:
 
 
 def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, conjugates: tuple[bool, bool]) -> Any:
-    """Compute out = alpha a b + beta out with PyTorch, CuPy or NumPy, and return `out`.
+    """Compute out = alpha a b + beta out with PyTorch, CuPy or NumPy; return None for other libraries.
 
-    If `out` is None, return a new array. For arrays on a GPU, PyTorch and CuPy call cuBLAS. `conjugates` has two
-    booleans: whether to conjugate a, and whether to conjugate b. 16-bit elements are rounded only once, at the end.
-    Return None if a is an array of another library.
+    If `out` is None, return a new array. 16-bit elements are rounded only once, at the end.
     """
     if alpha == 0:  # as in BLAS, NaNs in a and b must not get into out: multiply with k = 0
         a, b = a[..., :0], b[:0] if b.ndim < 3 else b[..., :0, :]

@@ -30,10 +30,7 @@ MOST_WORK = 1_000_000  # most steps of np.shares_memory: some milliseconds
 
 @dataclass(slots=True)  # not frozen, which would double the time of the constructor
 class Matrix:
-    """A matrix in memory, or those of a batch: address, shape, element type and leading dimensions.
-
-    The columns or the rows of a matrix are contiguous, or both.
-    """
+    """A matrix in memory, or those of a batch. The columns or the rows of a matrix are contiguous, or both."""
 
     name: str
     array: Any  # an Array; None if the product has shapes but no arrays yet
@@ -57,11 +54,10 @@ class Matrix:
 
     @classmethod
     def of(cls, name: str, array: Any, *, vector: str = "", dimensions: int | None = None) -> Matrix:
-        """Return the array as a matrix. A 1-d array becomes a row or a column, according to `vector`.
+        """Return the array as a matrix. A 1-d array becomes what `vector` says, a row or a column; "" refuses it.
 
-        With vector="" raise ValueError for a 1-d array. The dimensions before the last two are those of a batch; if
-        `dimensions` is given, there are as many, and the rest is a matrix or a vector. Raise TypeError or ValueError
-        for an array that no kernel can read. `name` is the argument's name, for errors.
+        The dimensions before the last two are those of a batch; if `dimensions` is given, there are as many, and
+        the rest is a matrix or a vector. `name` is the argument's name, for errors.
         """
         library, memory, on_host, read_only, stream, is_conjugate = library_of(array), None, False, False, None, False
         if library == "torch":
@@ -185,8 +181,7 @@ def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize
     """Return the leading dimensions in elements: as column-major and as row-major, 0 if it does not have that order.
 
     Also return the number of bytes from the first to the last element, padding included. The stride along an extent
-    of 1 does not count, so a vector has both orders. Raise ValueError if neither columns nor rows are contiguous, if
-    they overlap, or if their distance is no multiple of an element's size.
+    of 1 does not count, so a vector has both orders.
     """
     (rows, columns), (down, across) = shape, strides
     column, row = rows * itemsize, columns * itemsize  # bytes of a contiguous column and row

@@ -17,8 +17,7 @@ _owned: dict[int, tuple[Owned, Any]] = {}  # id of a memory object -> its addres
 def owned_memory(memory: Any) -> Owned:
     """Return the address of a GPUArray's `gpudata`, and the id of the context that owns it.
 
-    The driver is asked once for each of PyCUDA's own memory objects, which keep their address and context as long as
-    they live. It is asked each time for an integer, as in a part of an array, and for a holder of other memory.
+    The driver is asked once for each of PyCUDA's own memory objects, and each time for an integer or another holder.
     """
     found = _owned.get(id(memory))
     if found is not None:

@@ -41,12 +41,10 @@ def has_factors(product: Product, alpha: Any, beta: Any) -> bool:
 def by_timing(
     product: Product, expected: Match | Vendor, kernel: Match, fallback: str, alpha: Any, beta: Any, stream: Any
 ) -> Match | Vendor:
-    """Time the launches with the least predicted times, and the library's own product. Return the fastest choice.
+    """Return the choice that is fastest on these arrays; it is cached for all addresses, alphas and betas.
 
-    The choice is cached: products that differ only in addresses, alpha and beta are not timed again. In three cases
-    the result is not chosen by timing, but is `expected`, the choice by predicted time. These are: `expected` is the
-    library's product, which cannot be timed here; memory is short; or `out` must be restored after timing, and a, b
-    or `out` belongs to a library other than PyTorch and CuPy.
+    Return `expected` if the library's product, which it is, cannot be timed here, if memory is short, or if `out`
+    must be restored after timing, and a, b or `out` belongs to a library other than PyTorch and CuPy.
     """
     keeps = beta is not None and beta != effective_factors(product, None, None)[1]
     multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None
@@ -90,10 +88,7 @@ KEPT_VENDOR = Vendor("timed in an earlier process, where it took less than every
 
 @dataclass(slots=True)
 class ChoiceFile:
-    """The file given to `remember`, and the choices read from it.
-
-    In the names of fields, an owner is a combination of exported module, GPU and driver.
-    """
+    """The file given to `remember`, and its choices. An owner is a combination of exported module, GPU and driver."""
 
     path: str
     choices: dict[str, Any]  # owner + kind of product -> choice

@@ -40,11 +40,9 @@ _measuring = threading.Lock()  # one thread times at a time, since concurrent wo
 
 
 def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | None:
-    """Return a function that computes the product with the arrays' own library, PyTorch or CuPy.
+    """Return a function that computes the product with PyTorch or CuPy, whose arrays these are; else None.
 
-    Return None if a, b and out are neither all PyTorch tensors nor all CuPy arrays, or if one of them is no matrix.
-    Return None if `math` is set, because neither library supports it. For CuPy arrays, also return None unless alpha
-    is 1 and beta is 0.
+    Return None for CuPy's arrays, too, unless alpha is 1 and beta is 0.
     """
     a, b, out = (x.array for x in product.given)
     factors = effective_factors(product, alpha, beta)
@@ -62,12 +60,10 @@ def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | N
 def fastest_way(
     product: Product, found: Match, alpha: Any, beta: Any, stream: Any, multiply: Callable[[], Any] | None
 ) -> Match | Vendor:
-    """Time the launches with the least predicted times, and the library's own product. Return the fastest.
+    """Return the fastest of the launches with the least predicted times and, by `multiply`, the library's product.
 
-    `found` is the choice by predicted time, which is returned if every candidate fails. `multiply` calls the
-    library's product; if it is None, only kernels are timed. The library is chosen if two times are both less than
-    the GPU time of the fastest kernel: the library's GPU time, and the host's time to call the library. The result is
-    then a Vendor, and otherwise a Match with the measured times. Raise RuntimeError if the stream is being captured.
+    `found`, the choice by predicted time, is returned if every candidate fails. The library is chosen if its GPU
+    time and the host's time to call it are both less than the GPU time of the fastest kernel.
     """
     assert product.out is not None
     handle = stream_of(product, stream)
@@ -115,14 +111,12 @@ def _ways_to(
 def times_us(
     starts: Sequence[Callable[[], object]], array: Any, context: int, ordinal: int, stream: int
 ) -> tuple[list[float], list[float]]:
-    """Time functions that start GPU work on the stream. Return two lists with a time in us for each function.
+    """Return the median GPU times and the least host times in us of functions that start GPU work on the stream.
 
-    The first list has the median GPU times; the time of a function that fails is NEVER. The second list has the least
-    host times, each for one call of the function. In each round, every function is timed once. Before each sample,
-    memsets fill a buffer of at least twice the size of the L2. They fill the L2 with dirty lines, as in a real
-    program, and keep the GPU busy while the host launches. If the GPU was idle before the launch, the sample is
-    repeated with more memsets. A function is dropped after two rounds if it takes longer than FAR times the fastest.
-    Raise MemoryError if the buffer cannot be allocated.
+    The GPU time of a function that fails is NEVER. Each round times every function once, after memsets that fill
+    the L2 with dirty lines, as in a real program, and keep the GPU busy while the host launches. If the GPU was idle
+    before the launch, the sample is repeated with more memsets. A function that takes longer than FAR times the
+    fastest is dropped after two rounds.
     """
     size, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     ask_driver("cuDeviceGetAttribute", ctypes.byref(size), L2_BYTES, device_handle(ordinal))

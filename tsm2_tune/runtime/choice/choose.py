@@ -123,10 +123,7 @@ def core_record(
 
 
 def record_of(product: Product) -> bytes:
-    """Return the product as a packed struct core_product.
-
-    Raise ValueError for a batch with several dimensions that are not one dimension of each array.
-    """
+    """Return the product as a packed struct core_product. Raise ValueError for a batch without single strides."""
     a, b, out = product.a, product.b, product.out
     leading = (a.ld, b.ld) if out is None else (a.ld, b.ld, out.ld)
     if product.strides is None:
@@ -140,10 +137,7 @@ def record_of(product: Product) -> bytes:
 
 
 class Chooser:
-    """Chooses among winners, with the core that has a pack of them in their order.
-
-    Without a core, a winner is chosen only for the shape and the storage orders for which it was tuned.
-    """
+    """Chooses among winners, with the core that has a pack of them in this order, or for tuned shapes only."""
 
     def __init__(self, winners: Sequence[Winner], core: Core | None) -> None:
         self.winners, self.core = winners, core
@@ -279,18 +273,12 @@ def match(
 
 
 def choose(product: Product, device: str | None) -> Match:
-    """Return the kernel for the product on the GPU with this name, or on the CPU if `device` is None.
-
-    Raise ValueError if no kernel has the product's storage orders, LookupError if none has its element type.
-    """
+    """Return the kernel for the product on this GPU; None: on the CPU. Raise ValueError or LookupError if none."""
     return choose_by_record(record_of(product), device)
 
 
 def contenders(product: Product, device: str) -> list[Match]:
-    """Return the launches that are worth timing for the product, which must have an `out`.
-
-    The first launch is the one that `choose` returns. The launches after it are sorted by predicted time.
-    """
+    """Return the launches worth timing, first the one that `choose` returns. The product must have an `out`."""
     return chooser().contenders(record_of(product), device)
 
 

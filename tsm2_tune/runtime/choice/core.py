@@ -114,10 +114,7 @@ class Core:
         return found
 
     def choose(self, record: bytes, device: str | None) -> CoreChoice:
-        """Return the kernel and its launch for a product on the GPU with this name, or on the host for None.
-
-        `record` has the fields of PRODUCT.
-        """
+        """Return the kernel and its launch for a record of PRODUCT on this GPU, or on the host for None."""
         found: CoreChoice = self._choose(self._pack, record, self.device_index(device))
         return found
 
@@ -134,20 +131,14 @@ class Core:
         return text.value.decode(errors="replace")
 
     def predict(self, kernel: int, record: bytes) -> tuple[float, int, int]:
-        """Return a kernel's predicted time in microseconds, and the rows per block and splits of its best launch.
-
-        The time is 0 if it cannot be predicted.
-        """
+        """Return a kernel's predicted time in us, 0 if unknown, and rows per block and splits of its best launch."""
         rows, splits, penalized_us = ctypes.c_int32(), ctypes.c_int32(), ctypes.c_double()
         outputs = ctypes.byref(rows), ctypes.byref(splits), ctypes.byref(penalized_us)
         us: float = self._predict(self._pack, kernel, record, *outputs)
         return us, rows.value, splits.value
 
     def rates_us(self, kernel: int, times: ctypes.Array[CoreTime]) -> list[float]:
-        """Return a kernel's predicted times at these shapes.
-
-        They follow from the device's rates and the kernel's fitted rates, without its measured times.
-        """
+        """Return a kernel's times at these shapes by rates, the device's and its own, not by its measured times."""
         found = (ctypes.c_double * len(times))()
         self._rates_us(self._pack, kernel, times, len(times), found)
         return found[:]
@@ -167,10 +158,7 @@ def platform_name() -> str:
 
 
 def memory_file(name: str, binary: bytes) -> str:
-    """Return the path of a file in memory with this content, for the dynamic loader.
-
-    Nobody else can change the file, and it leaves nothing on disk. Raise OSError if this system has no such files.
-    """
+    """Return the path of a file in memory, which nobody else can change. Raise OSError if there are none here."""
     if not hasattr(os, "memfd_create"):
         raise OSError("this system has no files in memory")
     file = os.memfd_create(name)  # never closed, so that its number is not used again
@@ -187,7 +175,7 @@ def loaded_core(binary: bytes) -> ctypes.CDLL:
 
 
 def built_core(texts: Mapping[str, str]) -> bytes:
-    """Compile the core's C texts, by file name, and return the shared library. Raise OSError if that fails.
+    """Compile the core's C texts. Raise OSError if that fails.
 
     The compiler is the first of COMPILERS in PATH, without the user's options: the library may run elsewhere.
     """

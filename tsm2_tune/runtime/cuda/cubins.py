@@ -25,16 +25,11 @@ _compiled: dict[
 
 
 def text_of(winner: Winner) -> str:
-    """Return the CUDA code of the winner's kernel. Raise RuntimeError if it is not the code that was exported."""
     return _part(KERNELS.get(winner.digest, NOWHERE), f"the text of {winner.config}").decode()
 
 
 def function_of(context: int, number: int, winner: Winner, bits: int, arch: str) -> ctypes.c_void_p:
-    """Load the winner's kernel into the context, if it is not loaded yet. Return its CUfunction.
-
-    `number` identifies the context, `bits` is the width of the kernel's indices. Raise RuntimeError if there is no
-    cubin for the architecture or the driver does not load it.
-    """
+    """Load the winner's kernel, with indices of `bits`, into the context, unless it is. Return its CUfunction."""
     key = (number, winner.digest, bits)
     loaded = _functions.get(key)
     if loaded is not None:

@@ -161,11 +161,7 @@ def stream_id(stream: int) -> int:
 
 
 def is_capturing(stream: int) -> bool:
-    """Return whether the stream is being captured into a CUDA graph.
-
-    Return True also for the legacy stream if another stream is being captured, since work on the legacy stream would
-    invalidate that capture. The stream's context must be current.
-    """
+    """Return whether the stream is captured, or is the legacy stream, whose work would invalidate any capture."""
     status, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     beside = ask_driver("cuStreamIsCapturing", handle, ctypes.byref(status), expected=CAPTURED_BESIDE)
     return beside != 0 or status.value != 0

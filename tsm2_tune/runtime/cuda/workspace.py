@@ -50,12 +50,10 @@ def legacy_key(context: int) -> tuple[int, int, int]:
 
 
 def workspace_for(context: int, context_number: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
-    """Return the addresses of the stream's partial sums and zeroed counters.
+    """Return the addresses of the stream's partial sums and zeroed counters, allocated now if they are too small.
 
-    If the stream has no workspace, or one that is too small, a workspace is allocated now: by PyTorch or CuPy if
-    `array` is from that library, else by the driver. The stream must belong to this context. The context must be
-    current, unless the stream is a default stream. The caller must hold `lock` until its launch, since another thread
-    may replace the stream's workspace.
+    The context must be current, unless the stream is a default stream. The caller must hold `lock` until its launch,
+    since another thread may replace the stream's workspace.
     """
     if stream not in (0, LEGACY_STREAM) and is_capturing(stream):
         return _in_a_capture(context_number, needed_bytes, stream, array)
@@ -80,7 +78,7 @@ def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Worksp
     """Return a new workspace that later launches on the stream use, too.
 
     For PyTorch's arrays another thread allocates the memory: in this thread PyTorch may use a temporary memory pool,
-    as when torch.compile warms up for a CUDA graph. This thread zeroes the counters on the stream.
+    as when torch.compile warms up for a CUDA graph.
     """
 
     def allocate() -> Memory:
@@ -96,11 +94,7 @@ def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Worksp
 
 
 def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
-    """Return the addresses of a workspace for a launch that is captured into a CUDA graph.
-
-    For PyTorch's arrays the memory comes from the capture's pool. For other arrays the memory comes from the driver,
-    and is kept until this process ends.
-    """
+    """Return a workspace for a captured launch: of PyTorch's pool for the capture, else kept until the end."""
     if is_torchs(array):
         with at_stream(array, stream):
             memory = _allocated(needed_bytes, array)
@@ -155,11 +149,7 @@ def driver_memory(size_bytes: int) -> int:
 
 
 def _release(workspace: Workspace, stream: int, number: int) -> None:
-    """Wait until no kernel uses the workspace, then free memory that the driver allocated.
-
-    `stream` is the handle of the workspace's stream, and `number` is the id of the stream that has this handle now.
-    If the workspace's stream was destroyed, this may be another stream.
-    """
+    """Wait until no kernel uses the workspace, then free the driver's memory. `number` tells if the stream is new."""
     if workspace.stream_id == number:
         ask_driver("cuStreamSynchronize", ctypes.c_void_p(stream))
     else:  # the workspace's stream was destroyed and its handle reused: wait for all work in the context

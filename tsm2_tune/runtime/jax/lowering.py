@@ -33,11 +33,7 @@ COUNTERS_ALIGNMENT = 256  # bytes; in the workspace the counters follow the part
 
 
 class Traced(NamedTuple):
-    """The shape and type of a product in a traced JAX function, or of a batch of products.
-
-    All arrays are contiguous and row-major. The array of an operand contains the operand or its transpose; in a
-    batch, that of each product, one after another, or one for all products.
-    """
+    """The shape and type of a traced product of JAX, or of a batch. All arrays are contiguous and row-major."""
 
     shape: tuple[int, int, int]  # m, n, k
     element: str  # element type, a key of DTYPES
@@ -112,11 +108,9 @@ _texts: dict[bytes, _Start] = {}  # text -> its parsed content
 
 
 def start_traced(text: bytes, arguments: list[int], results: list[int], stream: Callable[[], int]) -> None:
-    """Launch the product that `text` describes, a text that `Traced.text` returned.
+    """Launch the product of a text of `Traced.text`, on the addresses of a and b, and of `out` and the workspace.
 
-    `arguments` are the addresses of a and b. `results` has the address of `out` and, if the kernel needs a workspace,
-    the address of the workspace. `stream` returns the stream's handle; the stream's context must be current. Raise
-    RuntimeError if CUDA fails.
+    `stream` returns the stream's handle; the stream's context must be current.
     """
     found = _texts.get(text)
     if found is None:

@@ -177,10 +177,7 @@ def _varying_alike(jax: Any, arrays: tuple[Any, Any], types: tuple[Any, Any]) ->
 
 
 def _is_met(precision: Any) -> bool:
-    """Return whether kernels are at least as precise as this JAX precision.
-
-    The precision is None, a name, an enum member, or a pair of these for the two operands.
-    """
+    """Return whether kernels are at least as precise as this JAX precision: None, a name, a member, or a pair."""
     both = precision if isinstance(precision, tuple) else (precision,)
     return all(one is None or str(getattr(one, "name", one)).lower() in PRECISIONS for one in both)
 
@@ -246,11 +243,7 @@ def _by_jax(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, 
 def _transposed(
     jax: Any, ad: Any, product: Any, gradient: Any, a: Any, b: Any, *, over: Any, precision: Any, is_same: bool
 ) -> Any:
-    """Transpose rule: return the cotangents of a and b, one of which is None.
-
-    One operand is undefined, and the primitive is linear in this operand. The cotangent of the undefined operand has
-    the shape and storage order of the operand.
-    """
+    """Transpose rule: return the cotangents of a and b, None for the defined operand, in the storage orders."""
     of_a, of_b = over
     if type(gradient) is ad.Zero:
         return (None, None)
@@ -278,8 +271,7 @@ def _multiplied(product: Any, a: Any, b: Any, **of: Any) -> Any:
 def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, precision: Any, is_same: bool) -> Any:
     """Batching rule: return the result and its batch dimension.
 
-    If only one operand has a batch dimension, and its rows are contracted, the batch is merged into the rows of one
-    product. Otherwise the batch is one of the primitive, unless its dimensions and those of `arrays` are not one.
+    A batch of b alone whose rows are contracted is merged into the rows of one product.
     """
     named = {"over": over, "precision": precision, "is_same": False}
     a, b = (x if at is None else jax.numpy.moveaxis(x, at, 0) for x, at in zip(arrays, batches, strict=True))
@@ -328,7 +320,6 @@ def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any,
 
 
 def _is_known(extent: Any) -> bool:
-    """Return whether the extent is an int, and not a symbolic dimension."""
     return isinstance(extent, int)
 
 

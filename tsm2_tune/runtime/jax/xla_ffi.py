@@ -74,10 +74,7 @@ Execution = Callable[[bytes, list[int], list[int], Callable[[], int]], None]
 
 
 def xla_handler(execute: Execution) -> Any:
-    """Return a C callback for XLA that runs `execute` for each call, and answers XLA's query for metadata.
-
-    The call must have one attribute, a text. An exception of `execute` is returned to XLA as an error.
-    """
+    """Return a C callback for XLA that runs `execute` for each call. A call must have one attribute, a text."""
 
     def handle(frame: Any) -> int | None:
         call = frame[0]
@@ -96,11 +93,7 @@ def xla_handler(execute: Execution) -> Any:
 
 
 def _tell_metadata(call: Any) -> None:
-    """Fill in the handler's metadata: its interface version, and that its calls may be captured in a CUDA graph.
-
-    The reported version is XLA's own version if that is 0.x, since the handler works with all versions 0.x. Otherwise
-    it is the version for which the handler was written.
-    """
+    """Tell the interface's version, XLA's own if it is 0.x, and that calls may be captured in a CUDA graph."""
     metadata = call.extension[0].metadata[0]
     told = call.api[0].version if call.api else None
     is_known = told is not None and told.major == MAJOR

@@ -41,11 +41,9 @@ def torch_taker(torch: Any) -> Taker:
     precision = torch_precision(torch)
 
     def take(dimensions: int, a: Any, b: Any, out: Any, c: Any, alpha: Any, beta: Any) -> Any:
-        """Return alpha a b + beta c in `out`, or in a new row-major tensor if `out` is None.
+        """Return alpha a b + beta c in `out`, or in a new row-major tensor; None if PyTorch must compute it.
 
-        Return None if PyTorch must compute the product. c may be the same tensor as `out`. c is None for an operator
-        without beta. `dimensions` is the number of dimensions of a, b and out: 2, or 3 for a batch. c may have fewer
-        dimensions.
+        `dimensions` is 2, or 3 for a batch. c is None for an operator without beta, may be `out`, or be broadcast.
         """
         if c is not None and c.dim() == 1 and a.dim() == b.dim() == 2:
             m, k = a.shape
@@ -105,9 +103,8 @@ def torch_precision(torch: Any) -> Callable[[], str]:
 def _is_spread(c: Any, shape: tuple[int, ...], out: Any, plan: Plan) -> bool:
     """Return whether c should be copied (broadcast) into the result before the kernel adds the product.
 
-    A matrix c is copied, and so is any c of a batch; PyTorch copies them, too. PyTorch adds a row c to one product in
-    the epilogue of its kernel without a copy, so a row or column is copied only into a small result. c must not share
-    storage with `out`.
+    PyTorch copies a matrix and any c of a batch, too. It adds a row to one product in the epilogue of its kernel, so
+    a row or column is copied only into a small result.
     """
     if out is not None and out.untyped_storage().data_ptr() == c.untyped_storage().data_ptr():
         return False  # c and out may overlap
@@ -124,11 +121,7 @@ def _is_small(m: int, k: int, n: int) -> bool:
 
 
 def _first_plan(torch: Any, a: Any, b: Any, out: Any, key: Any) -> Plan | None:
-    """Choose a kernel for the product, and return its launch plan. Cache the plan under `key`.
-
-    Return None if PyTorch must compute the product. Cache this result, too, unless a later call with this key could
-    have another result.
-    """
+    """Return a launch plan for the product, cached under `key`; None, perhaps cached, if PyTorch must compute it."""
     if a.shape[:-2] != b.shape[:-2]:  # gemm would broadcast
         return None
     if any(not x.data_ptr() or x.data_ptr() % x.element_size() for x in (a, b)):

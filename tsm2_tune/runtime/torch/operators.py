@@ -27,9 +27,7 @@ SCHEMAS = (
 def torch_operators(torch: Any) -> SimpleNamespace:
     """Register the operators with PyTorch, and return them in a namespace, with external_matmul.
 
-    `external_matmul` is a function to add to the list `external_matmul` in Inductor's configuration. The namespace in
-    PyTorch's registry contains the digest of this file, so different exported files have different operators. If the
-    same file is loaded twice, both modules share the operators.
+    PyTorch's namespace contains the digest of this file: two modules of one file share the operators.
     """
     space = f"tsm2_{IDENTITY[:16]}"
     found = getattr(torch.ops, space)
@@ -94,10 +92,7 @@ def _by_kernel(take: Taker, dimensions: int, of_aten: Any, is_sum: bool) -> Call
 
 
 def _recorded(torch: Any, own: Any, of_torch: Any, multiply: Any, is_sum: bool) -> Callable[..., Any]:
-    """Return the operator's implementation for PyTorch's Autograd dispatch key.
-
-    `own` is the operator, `of_torch` PyTorch's, and `multiply` computes the products of the gradients.
-    """
+    """Return the implementation for PyTorch's Autograd key of the operator `own`, which is PyTorch's `of_torch`."""
 
     class Recorded(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
@@ -130,11 +125,7 @@ def _is_transformed(torch: Any) -> bool:
 
 
 def _keep(ctx: Any, a: Any, b: Any, wanted: Any) -> None:
-    """Save in `ctx` the operands that backward needs, and whether each of a and b is column-major.
-
-    `wanted` has two booleans: whether the gradient of a, and of b, is needed. The gradient of a needs b, and that of
-    b needs a.
-    """
+    """Save in `ctx` the operands that the wanted gradients of a and b need, and whether each is column-major."""
     ctx.save_for_backward(a if wanted[1] else None, b if wanted[0] else None)
     ctx.are_columns = [x.stride()[-2:] == (1, x.shape[-2]) for x in (a, b)]
 
@@ -152,7 +143,6 @@ def _of_factors(ctx: Any, multiply: Any, gradient: Any, alpha: Any, wanted: Any)
 
 
 def _times(tensor: Any, factor: Any) -> Any:
-    """Return the tensor times the factor's complex conjugate."""
     return tensor if factor == 1 else tensor * (factor.conjugate() if isinstance(factor, complex) else factor)
 
 

@@ -107,10 +107,7 @@ class Override:
             return self.call(keys, *operands, **named)
 
     def is_renewed(self) -> bool:
-        """Return whether the previous implementation, an override, was removed since this override was registered.
-
-        If it was removed, register this override again, above the implementation that is left.
-        """
+        """Return whether the previous implementation was removed; if so, register this one again above the rest."""
         previous = repr(self.previous)
         if ".py:" not in previous:  # PyTorch's own implementation is never removed
             return False

@@ -42,10 +42,7 @@ KERNEL, BALANCE = np.dtype(KernelRecord), np.dtype(BalanceBlocks)  # NumPy takes
 
 
 def candidate_times_us(candidates: Sequence[Candidate]) -> Floats:
-    """Return the predicted time of each candidate in microseconds, at the rates of its device's data sheet.
-
-    The time is infinite if no block fits on a multiprocessor. Raise ToolMissing if there is no C compiler.
-    """
+    """Return the predicted time of each candidate in us, at data sheet rates; infinite if no block fits."""
     count = len(candidates)
     kernels, balances = np.zeros(count, KERNEL), np.zeros(count, BALANCE)
     names = (*TILING, *LAUNCH, *PRODUCT, "arithmetic_rate", "device")
@@ -67,10 +64,7 @@ def candidate_times_us(candidates: Sequence[Candidate]) -> Floats:
 
 
 def _members(candidate: Candidate, devices: dict[DeviceLimits, int]) -> tuple[Any, ...]:
-    """Return the members of the candidate's records. A device that is not in `devices` gets the next index.
-
-    For a table of candidates, some members are arrays.
-    """
+    """Return the members of the candidate's records, arrays for a table. A new device gets the next index."""
     problem, limits, family, resources = candidate.problem, candidate.limits, candidate.family, candidate.resources
     latency_us = architecture_of(limits.compute_capability).memory_latency_clocks / limits.sm_clock_mhz
     bytes_per_us_per_sm = limits.dram_gbytes_per_s * 1e3 / limits.sms

@@ -96,11 +96,9 @@ class CheckedPart:
 def sample(
     kernels: ExportedKernels, device: str, source: str, parts: Iterable[Part], most_bytes: int
 ) -> dict[Part, list[Sampled]]:
-    """Return products of each part for which a module with these kernels has a kernel on the GPU with this name.
+    """Return tuned, near and far products of each part, in turn, for which a module with these kernels has a kernel.
 
-    Tuned, near and far products alternate until one place has no more. Tuned shapes come in random order, the others
-    in that of `pack_problems`. No product's matrices have more than `most_bytes`. Parts without such a product are
-    omitted. `source` is the name of the pack.
+    Tuned shapes come in random order, the others in that of `pack_problems`. `source` is the name of the pack.
     """
     tuned = dict[Part, list[Problem]]()
     for kernel in kernels.kernels:
@@ -140,10 +138,9 @@ def check_products(
 ) -> Iterator[CheckedProduct]:
     """Verify the chosen kernels and time them interleaved with cuBLAS, one of each list in turn.
 
-    No product is begun after the time `end` of time.monotonic. Yield each product, also if the module would choose
-    cuBLAS. A product is skipped if it does not fit in the device's memory or if this version lacks the kernel; then
-    `tell` is called with a sentence that says why. `wait` is called while another run uses the device. Raise
-    ToolMissing if cuBLAS cannot be used, and the errors of `compared`.
+    Begin no product after the time `end` of time.monotonic. Yield also products that the module leaves to cuBLAS.
+    Skip a product that does not fit in memory or whose kernel this version lacks, after a sentence to `tell`. Call
+    `wait` while another run uses the device.
     """
     every = list(_in_turn(sampled))
     rest = iter(every)

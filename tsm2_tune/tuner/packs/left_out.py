@@ -35,7 +35,7 @@ def left_out(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, Devic
     """Yield the choice for each tuned shape of the kernels for GPUs.
 
     A shape is skipped if cuBLAS or the chosen kernel was not measured there, if cuBLAS's result was wrong, or if no
-    other kernel can compute it. Raise the errors of `core_of`.
+    other kernel can compute it.
     """
     alike = defaultdict[tuple[str, str, str], list[MeasuredKernel]](list)
     for kernel in kernels:
@@ -71,12 +71,10 @@ def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> 
 def with_gain_errors(
     kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]
 ) -> list[MeasuredKernel]:
-    """Return the kernels with the errors of their predicted gains, `gain_error`.
+    """Return the kernels with `gain_error`, the same for a device and element type, and another for batches.
 
-    Kernels of one device and element type have one error, those of batches another. It is the root mean square of the
-    overestimates of log(gain) at left-out shapes, times the square root of 2, since underestimates count as 0. An
-    overestimate is divided by the error factor of its prediction. PRIOR_GAIN_ERROR counts as PRIOR_SHAPES shapes.
-    Raise the errors of `core_of`.
+    It is the root mean square of the overestimates of log(gain) at left-out shapes, divided by their error factors,
+    times the square root of 2, since underestimates count as 0. PRIOR_GAIN_ERROR counts as PRIOR_SHAPES shapes.
     """
     found = defaultdict[tuple[str, str, bool], list[LeftOut]](list)
     for one in left_out(kernels, device_rates):
