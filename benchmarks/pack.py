@@ -31,10 +31,10 @@ from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.compile.compiler import compile_text
 from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.export import export_text, write
 from tsm2_tune.tuner.export.cubins import compiled_cubins
+from tsm2_tune.tuner.export.gathered import gathered
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
-from tsm2_tune.tuner.export.measured_times import known_of
+from tsm2_tune.tuner.export.module import module_text
 from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.store import Store
@@ -44,6 +44,7 @@ from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.worker.protocol import AttemptResult
+from tsm2_tune.tuner.written_files import write
 
 MOST_TUNED = 12  # limit of the shapes per regime, element type and layout
 # A dozen shapes (m, n, k) per regime: many small extents, with and without rows that are whole vectors.
@@ -216,19 +217,11 @@ class Fill:
         """Export the winners of these problems and the kernels for shapes between, also without full verification."""
         winners = [row for row in store.best(device=target.identity.name) if row.problem in problems]
         rows = [*winners, *rows_between(store, winners)]
-        records = {row.trial_id: store.trial(row.trial_id) for row in rows}
-        sources = {trial_id: record.trial.source for trial_id, record in records.items()}
-        cubins, missing = compiled_cubins(rows, sources, click.echo)
+        kernels, rates = gathered(store, rows, store.trials([row.trial_id for row in rows]))
+        cubins, missing = compiled_cubins(kernels, click.echo)
         for why in missing:
             click.echo(f"no binary: {why}")
-        text = export_text(
-            rows,
-            "module",
-            sources=sources,
-            database=str(self.database),
-            known=known_of(store, records),
-            cubins=cubins,
-        )
+        text = module_text(kernels, rates, str(self.database), cubins)
         write(text, self.path)
 
 

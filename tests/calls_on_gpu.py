@@ -32,7 +32,8 @@ from tests.tensors_on_gpu import bits, gradients
 from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.export import export
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
+from tsm2_tune.tuner.export.module import exported_module
 from tsm2_tune.tuner.results.store import Store
 
 TUNED = (  # with its time in microseconds, about that of an H200
@@ -89,7 +90,8 @@ def made_module(arrays: Arrays, folder: Path, *, launcher: bool = False) -> Modu
         for spelt, text, us in TUNED:
             config, problem = (found := subject(spelt, text)).config, found.problem
             store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=2))
-        return imported(export(store, "module", binaries=bool(capability), launcher=launcher)[0], folder)
+        compiled = launcher_binary() if launcher else None
+        return imported(exported_module(store, store.best(), binaries=bool(capability), launcher=compiled), folder)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import environment, render, with_headers
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.tuner.compile import elf_digest
-from tsm2_tune.tuner.export import export_text
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.export.gathered import Kernel, kernel_of
+from tsm2_tune.tuner.export.module import module_text
+from tsm2_tune.tuner.export.tables import TABLES
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.fingerprint import basis, tools
 from tsm2_tune.tuner.results.records import is_of_this_version
@@ -249,16 +250,16 @@ def winners(folder: Path, *trials: tuple[TuningRun, Trial]) -> Winners:
         return store.best(), sources
 
 
-def exported(
-    format_name: str,
-    found: Winners,
-    database: str = "results.db",
-    *,
-    known: Known = NOTHING_KNOWN,
-    launcher: bytes | None = None,
-) -> str:
+def kernels_of(found: Winners) -> list[Kernel]:
+    """Return the winners' kernels, of which nothing is known at other shapes."""
     rows, sources = found
-    return export_text(rows, format_name, sources=sources, database=database, known=known, launcher=launcher)
+    return [kernel_of(row, sources[row.trial_id]) for row in rows]
+
+
+def exported(format_name: str, found: Winners, database: str = "results.db", *, launcher: bytes | None = None) -> str:
+    if format_name in TABLES:
+        return TABLES[format_name](found[0], database)
+    return module_text(kernels_of(found), {}, database, launcher=launcher)
 
 
 def device_array(

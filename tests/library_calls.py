@@ -13,21 +13,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.calls import OPS, SIZES, TYPES, A, B, Call
-from tests.fabricated import Winners, configuration, source, trial, tuning_run, winners
+from tests.fabricated import configuration, kernels_of, source, trial, tuning_run, winners
 from tests.library_batches import Batch, array_of
 from tests.threads_on_gpu import in_threads as run_in_threads
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.tuner.export.cubins import compiled_cubins
+from tsm2_tune.tuner.export.gathered import Kernel
 from tsm2_tune.tuner.export.library import BESIDE, SOURCES, library_bytes
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.packs.core_pack import DeviceRates
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
@@ -154,27 +156,30 @@ def problems_of_all() -> list[Problem]:
 
 
 def fabricated_library(
-    folder: Path, *trials: tuple[TuningRun, Trial], known: Known = NOTHING_KNOWN, found: Winners | None = None
+    folder: Path,
+    *trials: tuple[TuningRun, Trial],
+    kernels: Sequence[Kernel] = (),
+    rates: Mapping[str, DeviceRates] = MappingProxyType({}),
 ) -> Path:
     """A library of the trials' winners, whose binaries are names: first letters of the digest, width, architecture,
     and of kernels of batches the number of parameters."""
-    rows, sources = found or winners(folder, *trials)
+    kernels = kernels or kernels_of(winners(folder, *trials))
     keys = {
         (row.source_digest, bits, f"sm_{row.compute_capability.replace('.', '').replace('90', '90a')}")
-        for row in rows
+        for row in (one.row for one in kernels)
         for bits in INDEX_BITS
     }
-    launches = {row.source_digest: sources[row.trial_id].launch for row in rows}
+    launches = {one.row.source_digest: one.source.launch for one in kernels}
     cubins = {key: _binary(*key, launches[key[0]]) for key in sorted(keys)}
     path = folder / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name, known))
+    path.write_bytes(library_bytes(kernels, rates, cubins, path.name))
     return path
 
 
 def library_of(path: Path, row: BestRow, sources: Mapping[int, KernelSource]) -> Path:
     """A library of one winner, whose binaries are no code."""
     cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in INDEX_BITS}
-    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name, NOTHING_KNOWN))
+    path.write_bytes(library_bytes(kernels_of(((row,), sources)), {}, cubins, path.name))
     return path
 
 
@@ -388,11 +393,11 @@ def random_calls(count: int, seed: int) -> list[Call]:
 
 def real_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> str:
     """A library of real kernels, its header and its interface for Fortran beside it."""
-    rows, sources = winners(folder, *trials)
-    cubins, missing = compiled_cubins(rows, sources, print)
+    kernels = kernels_of(winners(folder, *trials))
+    cubins, missing = compiled_cubins(kernels, print)
     assert missing == []
     path = folder / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name, NOTHING_KNOWN))
+    path.write_bytes(library_bytes(kernels, {}, cubins, path.name))
     for suffix, name in BESIDE.items():
         path.with_suffix(suffix).write_bytes((SOURCES / name).read_bytes())
     return str(path)

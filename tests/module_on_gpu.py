@@ -16,7 +16,8 @@ from tests.fabricated import imported, trial, tuning_run
 from tests.right_on_host import subject
 from tsm2_tune.generator.render import render
 from tsm2_tune.runtime.cuda.driver import ask_driver, device_of
-from tsm2_tune.tuner.export import export
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
+from tsm2_tune.tuner.export.module import exported_module
 from tsm2_tune.tuner.results.store import Store
 
 TUNED = (
@@ -76,7 +77,8 @@ def made_module(folder: Path, *, launcher: bool = False) -> ModuleType:
             config, problem = (found := subject(spelt, text)).config, found.problem
             us = 25.0 if found.problem.is_gram else 50.0  # it computes half, so that it is chosen on every card
             store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=2))
-        return imported(export(store, "module", binaries=True, launcher=launcher)[0], folder)
+        compiled = launcher_binary() if launcher else None
+        return imported(exported_module(store, store.best(), binaries=True, launcher=compiled), folder)
 
 
 def drawn(*shape: int, dtype: str = "float32", seed: int = 1) -> Any:

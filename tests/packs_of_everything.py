@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.calls import TYPES
-from tests.fabricated import Winners, exported, imported, winners
+from tests.fabricated import Winners, imported, kernels_of, winners
 from tests.fake_tensors import Tensor
 from tests.kept_objects import keep
 from tests.library_calls import A100, H200, PLAIN, SPLIT, tried
@@ -28,9 +28,9 @@ from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.tuner.export.gathered import Kernel, kernel_of
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
-from tsm2_tune.tuner.export.module import measured_kernel
+from tsm2_tune.tuner.export.module import module_text
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Trial, TuningRun
@@ -48,20 +48,22 @@ EXTENTS = (1, 8, 64, 4096, 10**6)  # of shapes with other measured times
 
 
 @cache
-def everything(seed: int) -> tuple[Winners, Known]:
-    """Winners and what is known of them: nothing with seed 0. Every test gets the same objects."""
+def everything(seed: int) -> tuple[list[Kernel], dict[str, DeviceRates]]:
+    """Kernels that won, and the rates of their GPUs: nothing else is known of them with seed 0.
+
+    Every test gets the same objects.
+    """
     with TemporaryDirectory() as folder:
         won, sources = winners(Path(folder), *pack_of_everything(seed))
     rows, sources = tuple(_with_vendor(row, place) for place, row in enumerate(won)), dict(sources)
     if seed > 1:
         rows += _slower_ones(rows, sources)
-    return (rows, sources), _known((rows, sources), seed) if seed else NOTHING_KNOWN
+    return _known((rows, sources), seed) if seed else (kernels_of((rows, sources)), {})
 
 
 def kernels_of_everything(seed: int) -> list[MeasuredKernel]:
     """The kernels of `everything`, as an export writes them into a pack."""
-    (rows, sources), known = everything(seed)
-    return [measured_kernel(row, sources[row.trial_id], known) for row in rows]
+    return [one.measured for one in everything(seed)[0]]
 
 
 def pack_of_everything(seed: int) -> list[tuple[TuningRun, Trial]]:
@@ -80,7 +82,7 @@ def pack_of_everything(seed: int) -> list[tuple[TuningRun, Trial]]:
     return trials
 
 
-def _known(found: Winners, seed: int) -> Known:
+def _known(found: Winners, seed: int) -> tuple[list[Kernel], dict[str, DeviceRates]]:
     """Tilings that fit the winners' launches, times at other shapes, and the rates of two GPUs."""
     (rows, sources), rng, tilings = found, random.Random(seed), dict[int, Tiling]()
     for row in rows:
@@ -120,7 +122,12 @@ def _known(found: Winners, seed: int) -> Known:
     vendor: dict[int, Any] = {
         row.trial_id: tuple((*shape(), 1, rng.uniform(5, 500)) for _ in range(rng.randint(0, 2))) for row in rows
     }
-    return Known(tilings, rates, elsewhere, vendor)
+    kernels = []
+    for row in rows:
+        source, own = sources[row.trial_id], rates.get(row.device)
+        number = row.trial_id
+        kernels.append(kernel_of(row, source, tilings[number], own, elsewhere[number], vendor[number]))
+    return kernels, rates
 
 
 def _slower_ones(rows: Sequence[BestRow], sources: dict[int, KernelSource]) -> tuple[BestRow, ...]:
@@ -153,9 +160,9 @@ def texts_of_everything(seed: int) -> tuple[str, str]:
     """Return the modules' texts. The first process that asks makes them for all processes of a test run."""
     places = [Path(os.environ["XDG_CACHE_HOME"], f"everything-{seed}-{name}.py") for name in ("plain", "compiled")]
     if not all(place.exists() for place in places):
-        found, known = everything(seed)
+        kernels, rates = everything(seed)
         for place, launcher in zip(places, (None, launcher_binary()), strict=True):
-            keep(place, exported("module", found, known=known, launcher=launcher).encode())
+            keep(place, module_text(kernels, rates, "results.db", launcher=launcher).encode())
     plain, compiled = (place.read_text(encoding="utf-8") for place in places)
     return plain, compiled
 

@@ -25,8 +25,8 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.export import export
-from tsm2_tune.tuner.export.measured_times import known_of
+from tsm2_tune.tuner.export.gathered import rates_of
+from tsm2_tune.tuner.export.module import exported_module
 from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
             store.add_final(
                 tuning_run(sms=SMS), final((config, us), problem=problem, vendor=vendor), ("stream_a_fma",), BASIS
             )
-        return imported(export(store, "module")[0], folder)
+        return imported(exported_module(store, store.best()), folder)
 
 
 def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:
@@ -94,5 +94,5 @@ def test_rates_are_of_the_latest_run_of_the_device(tmp_path: Path) -> None:
         old = tuning_run(started_at="2020-01-01T00:00:00+00:00")  # without multiprocessors, by an older tsm2-tune
         problem, config = Problem(512, 8, 512, "f32"), StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4)
         store.add_trial(old, trial(50.0, config, problem=problem, source=render(problem, config)))
-        found = known_of(store, store.winning(store.best()))
-    assert found.rates[GPU].multiprocessors == PROFILES["h200"].sms == SMS
+        rates = rates_of(one.run for one in store.winning(store.best()).values())
+    assert rates[GPU].multiprocessors == PROFILES["h200"].sms == SMS

@@ -19,7 +19,7 @@ from tests.right_on_host import subject
 from tsm2_tune.generator.config import family_name_in
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.export import export
+from tsm2_tune.tuner.export.module import exported_module
 from tsm2_tune.tuner.results.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")]
@@ -77,7 +77,7 @@ def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Any
             of_source = render(problem, config)
             tried = trial(us, config, problem=problem, source=of_source, blocks_per_sm=BLOCKS_PER_SM)
             store.add_trial(run, tried)
-        return imported(export(store, "module")[0], folder)
+        return imported(exported_module(store, store.best()), folder)
 
 
 def block(rows: int, columns: int, dtype: Any, order: Any, *, padding: int) -> np.ndarray[Any, Any]:

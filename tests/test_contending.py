@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import StringIO
 from itertools import product
@@ -45,10 +45,11 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.export.kernel_sets.near_winners import NEARLY, Contender, contending
-from tsm2_tune.tuner.export.measured_times import known_of
+from tsm2_tune.tuner.export.measured_times import times_elsewhere, vendor_elsewhere
 from tsm2_tune.tuner.measure import cross_timing
 from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import PairMeasured, PairsStarted, RunStarted, TrialStored
@@ -305,16 +306,21 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
 def test_a_module_knows_right_times_of_the_vendor(store: Store, path: Path, tmp_path: Path) -> None:
     measured_between(store)
     winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
-    known = known_of(store, winners)
-    points = [(point, number) for number, of in known.vendor.items() for point in of]
+
+    def of_vendor(trials: Mapping[int, TrialRecord] = winners) -> Any:
+        return vendor_elsewhere(store, trials, of_gemm=True)
+
+    known = of_vendor()
+    points = [(point, number) for number, of in known.items() for point in of]
     assert sorted(point[:3] for point, _ in points) == sorted((one.m, one.n, one.k) for one in BETWEEN)
     assert {us for (*_, us), _ in points} == {101.0}
     for (m, n, k, _, _), number in points:
         own = {one: math.dist(logs(shape(m, n, k)), logs(record.trial.problem)) for one, record in winners.items()}
         assert own[number] == min(own.values())
-    assert {point[:3] for of in known.elsewhere.values() for point in of} >= {(p.m, p.n, p.k) for p in BETWEEN}
+    of_kernels = times_elsewhere(store, winners).values()
+    assert {point[:3] for of in of_kernels for point in of} >= {(p.m, p.n, p.k) for p in BETWEEN}
     warm = {one: replace(record, trial=replace(record.trial, cache=Cache.WARM)) for one, record in winners.items()}
-    assert known_of(store, warm).vendor == {}
+    assert of_vendor(warm) == {}
 
     output, at = tmp_path / "kernels.py", BETWEEN[0]
     command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", "--output", str(output)]
@@ -325,11 +331,11 @@ def test_a_module_knows_right_times_of_the_vendor(store: Store, path: Path, tmp_
 
     plain_sql(path, "UPDATE vendor_measurement SET library = 'cuBLASLt', routine = 'cublasLtMatmul #1'")
     assert {row.vendor_us for row in store.best(between=True)} == {101.0}
-    assert known_of(store, winners).vendor == {}
+    assert of_vendor() == {}
     plain_sql(path, "UPDATE vendor_measurement SET library = 'cuBLAS', routine = 'cublasSgemm'")
-    assert known_of(store, winners) == known
+    assert of_vendor() == known
     plain_sql(path, "UPDATE vendor_measurement SET verdict_correct = 0, verdict_worst_ratio = 2.0")
-    assert known_of(store, winners).vendor == {}
+    assert of_vendor() == {}
 
 
 def logs(problem: Problem) -> tuple[float, ...]:

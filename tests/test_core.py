@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("cc") is None, r
 @pytest.fixture(scope="module")
 def pack() -> bytes:
     """A pack of kernels of all types and ops, of two GPUs, with measured times."""
-    return core_pack(kernels_of_everything(2), everything(2)[1].rates)
+    return core_pack(kernels_of_everything(2), everything(2)[1])
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_numbers_that_the_core_refuses_are_no_pack() -> None:
         wrong = replace(first, tiling=replace(first.tiling, **change))  # type: ignore[type-var]
         said = f"times of {wrong.winner.config} for .* cannot be predicted, because the database is damaged: "
         with pytest.raises(InputError, match=said):
-            core_pack([first, wrong], everything(2)[1].rates)
+            core_pack([first, wrong], everything(2)[1])
 
 
 # Launches, which Python's Launch computes too: the generator needs them without a compiler

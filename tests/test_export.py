@@ -37,8 +37,9 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import limits_of
-from tsm2_tune.tuner.export import FORMATS, write
+from tsm2_tune.tuner.export.tables import TABLES
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.written_files import write
 
 NASTY = (
     """A"B'C|D\\E`F` {{ 7 * 7 }} {% raw %} \"\"\" ''' */ // # %d $x$ _y_ ^~ <b>&amp; ??/ \\input{x}"""
@@ -57,7 +58,7 @@ def nasty(tmp_path: Path) -> Winners:
     return [replace(row, **texts, source_digest=kernel.digest)], {row.trial_id: kernel}
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", ["module", *TABLES])
 def test_no_export_holds_what_a_terminal_obeys(nasty: Winners, format_name: str) -> None:
     text = exported(format_name, nasty, database=NASTY)
     assert {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")} <= {"\n", "\r"}

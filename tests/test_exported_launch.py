@@ -24,6 +24,7 @@ from tests.fabricated import (
     handmade,
     host_run,
     imported,
+    kernels_of,
     module_of,
     source,
     trial,
@@ -37,10 +38,9 @@ from tests.recording_driver import RecordingDriver, attach, cubin
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.tuner.device.cuda import cuda_device_count
-from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
+from tsm2_tune.tuner.export.module import module_text
 
 pytestmark = pytest.mark.slow
 
@@ -168,16 +168,9 @@ def test_a_module_runs_where_no_nvcc_is(tmp_path: Path, has_binaries: bool) -> N
         pytest.skip("cupy is not installed")
     problems = [Problem(4096, 8, 512, "f32", op) for op in ("nn", "ttt")]
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
-    rows, sources = found
-    text = export_text(
-        rows,
-        "module",
-        sources=sources,
-        database="results.db",
-        known=NOTHING_KNOWN,
-        cubins=compiled_cubins(rows, sources, print)[0] if has_binaries else {},
-    )
-    imported(text, tmp_path)
+    kernels = kernels_of(found)
+    cubins = compiled_cubins(kernels, print)[0] if has_binaries else {}
+    imported(module_text(kernels, {}, "results.db", cubins), tmp_path)
     refused = "compiled_here" if has_binaries else "_by_nvcc"
     program = f"""
 import sys

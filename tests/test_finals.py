@@ -31,8 +31,9 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
-from tsm2_tune.tuner import export
-from tsm2_tune.tuner.export.measured_times import known_of
+from tsm2_tune.tuner.export.measured_times import vendor_elsewhere
+from tsm2_tune.tuner.export.module import exported_module
+from tsm2_tune.tuner.export.tables import markdown_text
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
@@ -185,16 +186,16 @@ def test_what_the_machine_ended_is_verified_by_the_next_run(store: Store) -> Non
     winner = winner_of(store, device)
     assert (winner.config, winner.verified_in_full) == (A.text, 0)
     with pytest.raises(StoreError) as caught:
-        export.export(store, "module")
+        exported_module(store, store.best())
     assert str(caught.value) == (
         f"{store.path} has a winner on NVIDIA H200 that was not verified in full, {A.text} for {PROBLEM.text}:"
         f" to verify it, run `tsm2-tune --db {store.path} --cache clean --shapes {PROBLEM.text}` on that device, then"
         " this again; or export only another device with --device"
     )
-    assert "in part" in export.export(store, "markdown")[0]
+    assert "in part" in markdown_text(store.best(), "results.db")
     device.refuted = {}
     turn(store, device)
-    assert A.text in export.export(store, "module")[0]
+    assert A.text in exported_module(store, store.best())
 
 
 # The vendor's routines in finals
@@ -332,10 +333,10 @@ def test_vendor_times_of_tuned_shapes_without_an_exported_winner_count(store: St
     timed = final((C128, 900), (C256, 950), problem=elsewhere, vendor=(vendor_measurement(960.0),))
     store.add_final(RUN, timed, *TODAY)
     every = {row.problem: {row.trial_id: store.trial(row.trial_id)} for row in store.best()}
-    assert list(known_of(store, every[PROBLEM]).vendor.values()) == [
+    assert list(vendor_elsewhere(store, every[PROBLEM], of_gemm=True).values()) == [
         ((elsewhere.m, elsewhere.n, elsewhere.k, 1, 960.0),)
     ]
-    assert known_of(store, every[PROBLEM] | every[elsewhere]).vendor == {}
+    assert vendor_elsewhere(store, every[PROBLEM] | every[elsewhere], of_gemm=True) == {}
 
 
 def test_only_the_vendor_of_the_winners_run_and_round_counts(store: Store, path: Path) -> None:

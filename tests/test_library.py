@@ -15,7 +15,7 @@ from tests.calls import FACTORS, OPS, A, C, Call, few, is_launch_of, sequences
 from tests.fabricated import GPU
 from tests.library_calls import INVALID_VALUE, NOT_SUPPORTED, PRODUCT, SPLIT, SUCCESS, InProcess, play, tried
 from tests.on_host import IN_C
-from tests.packs_of_everything import everything, kernels_of_everything, pack_of_everything
+from tests.packs_of_everything import everything, kernels_of_everything
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.runtime.choice.choose import core_record
@@ -304,10 +304,10 @@ def core_product(call: Call) -> bytes:
 def test_a_library_tells_the_cores_choice(
     there: InProcess, tmp_path: Path, seed: int, device: tuple[str, int, int]
 ) -> None:
-    found, known = everything(seed)
+    every, rates = everything(seed)
     kernels, calls = kernels_of_everything(seed), lib.random_calls(600, seed)
-    core = core_of(with_gain_errors(kernels, known.rates), known.rates)
-    library = str(lib.fabricated_library(tmp_path, *pack_of_everything(seed), known=known, found=found))
+    core = core_of(with_gain_errors(kernels, rates), rates)
+    library = str(lib.fabricated_library(tmp_path, kernels=every, rates=rates))
     told, times, chosen = there(lib.choices, library, calls, device), there(lib.compared, library, calls, device), 0
     for call, (status, text, error), compared_times in zip(calls, told, times, strict=True):
         choice = core.choose(core_product(call), device[0])

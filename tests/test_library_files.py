@@ -21,7 +21,7 @@ from tests.on_host import IN_C
 from tsm2_tune.cli import main
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.library import SOURCES, export_library
+from tsm2_tune.tuner.export.library import SOURCES, usable
 from tsm2_tune.tuner.results.store import Store
 
 pytestmark = IN_C
@@ -109,13 +109,15 @@ def test_where_one_file_cannot_be_written_none_is(path: Path, tmp_path: Path) ->
 
 
 def test_winners_that_a_library_has_no_function_for(tmp_path: Path) -> None:
+    told = list[str]()
     with Store.open(tmp_path / "results.db", create=True) as store:
         store.add_trial(host_run(), trial())
         store.add_trial(H200, trial(problem=replace(PROBLEM, dtype_name="tf32")))
         with pytest.raises(
             InputError, match="has no winner of what was asked for that was tuned on a GPU for one of f32"
         ):
-            export_library(store, str(tmp_path / "libtsm2.so"))
+            usable(store, store.best(), told.append)
+    assert told == []
 
 
 def test_nothing_from_the_database_becomes_code(there: InProcess, tmp_path: Path) -> None:

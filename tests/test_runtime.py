@@ -24,6 +24,7 @@ from tests.fabricated import (
     handmade,
     imported,
     kernel,
+    kernels_of,
     trial,
     tuning_run,
     winners,
@@ -33,10 +34,9 @@ from tsm2_tune.generator.dtypes import DTYPES, ELEMENT_TYPES, PLUS_TIMES
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.runtime import elements
-from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.bundle import MODULES, PACKAGE
 from tsm2_tune.tuner.export.cubins import compiled_cubins
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
+from tsm2_tune.tuner.export.module import module_text
 
 FOLDER = Path(tsm2_tune.runtime.__file__).parent
 NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
@@ -85,9 +85,7 @@ def test_its_element_types_are_the_generators() -> None:
 
 
 def module_with(cubins: dict[Any, bytes], found: Winners, folder: Path) -> Any:
-    rows, sources = found
-    text = export_text(rows, "module", sources=sources, database="", known=NOTHING_KNOWN, cubins=cubins)
-    return imported(text, folder)
+    return imported(module_text(kernels_of(found), {}, "", cubins), folder)
 
 
 def test_what_binaries_of_a_kernel_share_is_stored_once(tmp_path: Path) -> None:
@@ -108,7 +106,7 @@ def test_binaries_of_each_index_width_are_compiled_and_guarded(tmp_path: Path) -
     old, told = tuning_run("Tesla K40c", compute_capability="3.5"), list[str]()
     both = tuning_run(), old
     found = winners(tmp_path, *((run, trial(problem=PROBLEM, source=handmade(PROBLEM))) for run in both))
-    cubins, (why,) = compiled_cubins(*found, told.append)
+    cubins, (why,) = compiled_cubins(kernels_of(found), told.append)
     assert re.search(r"does not compile handmade: .*sm_35", why)
     assert [key[1:] for key in cubins] == [(32, "sm_90a"), (64, "sm_90a")]
     assert all(binary.startswith(b"\x7fELF") for binary in cubins.values())

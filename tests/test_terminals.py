@@ -25,8 +25,7 @@ from tsm2_tune.__main__ import main as command
 from tsm2_tune.console import audit_tables, plan_tables, tables, trial_tables
 from tsm2_tune.console.printable import printable
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export import FORMATS
-from tsm2_tune.tuner.export.tables import csv_cell
+from tsm2_tune.tuner.export.tables import TABLES, csv_cell
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 
@@ -151,7 +150,7 @@ COMMANDS = (
     "devices",
     "space --device h200 --shapes 64x4x64 --family tsm2 --explain",
     "model --device h200 --shapes 64x4x64",
-    *(f"export --format {name} --output - --db {{}}" for name in FORMATS),
+    *(f"export --format {name} --output - --db {{}}" for name in ("module", *TABLES)),
     "best --db /no/such/é™.db",
     "best --device é™ --db {}",
 )

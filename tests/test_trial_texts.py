@@ -31,7 +31,7 @@ from tests.fabricated import (
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.export.measured_times import Elsewhere, known_of
+from tsm2_tune.tuner.export.measured_times import Elsewhere, times_elsewhere
 from tsm2_tune.tuner.results.merge import text_parser
 from tsm2_tune.tuner.results.merge.serializer import LINES
 from tsm2_tune.tuner.results.store import Store
@@ -110,7 +110,7 @@ def test_batches_take_nothing_from_single_products(whole: str, tuned: Path, coun
 
 def elsewhere_of(store: Store) -> dict[Problem, Elsewhere]:
     winners = {row.trial_id: row.problem for row in store.best()}
-    return {winners[one]: times for one, times in known_of(store, store.trials([*winners])).elsewhere.items()}
+    return {winners[one]: times for one, times in times_elsewhere(store, store.trials([*winners])).items()}
 
 
 def test_a_text_has_a_line_for_each_trial_that_counts(tuned: Path) -> None:

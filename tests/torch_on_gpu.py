@@ -18,26 +18,22 @@ from typing import Any
 
 from tests.array_libraries import Torch
 from tests.exported_on_gpu import imported
-from tests.fabricated import winners
+from tests.fabricated import kernels_of, winners
 from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 from tests.torch_checks import CHECKS, about, counted, is_untouched, same, trials_of_all
 from tests.torch_programs import PROGRAMS, drawn
-from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
+from tsm2_tune.tuner.export.module import module_text
 
 
 def module_of_gpu(path: Path, *, launcher: bool = False) -> None:
     """Write a module of the checks, with binaries, for the GPU that is here."""
     with tempfile.TemporaryDirectory() as folder:
-        rows, sources = winners(Path(folder), *trials_of_all(*Torch().device()))
-    cubins, missing = compiled_cubins(rows, sources, print)
+        kernels = kernels_of(winners(Path(folder), *trials_of_all(*Torch().device())))
+    cubins, missing = compiled_cubins(kernels, print)
     assert missing == []
-    text = export_text(
-        rows, "module", sources=sources, database="results.db", known=NOTHING_KNOWN, cubins=cubins,
-        launcher=launcher_binary() if launcher else None,
-    )  # fmt: skip
+    text = module_text(kernels, {}, "results.db", cubins, launcher_binary() if launcher else None)
     path.write_text(text, encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.export import export
+from tsm2_tune.tuner.export.module import exported_module
 from tsm2_tune.tuner.results.store import Store
 
 M, N, K = 10000, 8, 20000
@@ -30,7 +30,7 @@ def module_of_all(folder: Path) -> ModuleType:
         for config, problem, us in KERNELS:
             tried = trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=4)
             store.add_trial(tuning_run(sms=132), tried)
-        return imported(export(store, "module")[0], folder)
+        return imported(exported_module(store, store.best()), folder)
 
 
 def arrays(m: int = M, n: int = N, k: int = K) -> list[Any]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from tsm2_tune.api.parse import (
     DEFAULT_DATABASE,
@@ -27,13 +25,22 @@ from tsm2_tune.api.products import Products
 from tsm2_tune.api.selection import Selection, selected
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.scalars import plain
-from tsm2_tune.tuner import export as exports
+from tsm2_tune.tuner.compile.core_library import core_library
+from tsm2_tune.tuner.export.autotuner_formats import export_exchange
+from tsm2_tune.tuner.export.cubins import Unverified
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import exportable, of_single_products
 from tsm2_tune.tuner.export.kernel_sets.smallest_set import ExportEvent, Fewest
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
+from tsm2_tune.tuner.export.library import exported_library, refuse_output, usable, write_library
+from tsm2_tune.tuner.export.module import exported_module
+from tsm2_tune.tuner.export.tables import TABLES
+from tsm2_tune.tuner.export.trial_lines import trials_text
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Noted
 from tsm2_tune.tuner.runs.signals import interruptible
 from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write
 
 TRIALS = "trials"  # a format that `import_trials` reads
 PACKS = ("module", "library")  # formats that choose a kernel for any shape
@@ -110,9 +117,11 @@ def export(
     if path is None and format == "library":
         raise InputError("a library is binary: name a file that ends in .so, such as libtsm2.so")
     if path is not None:
-        exports.refuse_database(path, name)  # before the slow reading of winners
-        refuse = exports.refuse_output if format == "library" else exports.refuse_unwritable
-        refuse(path)
+        refuse_database(path, name)  # before the slow reading of winners
+        if format == "library":
+            refuse_output(path, name)
+        else:
+            refuse_unwritable(path)
     with nullcontext() if share is None else interruptible(), Store.open(name, create=False) as store:
         try:
             return wanted.exported(store, selection, path)
@@ -159,46 +168,52 @@ class _Export:
 
     def exported(self, store: Store, selection: Selection, path: str | None) -> Exported:
         """Export the selected winners, and write them to `path` unless it is None."""
-        which: dict[str, Any] = {
-            "device": selection.device_in(store),
-            "chosen": selection.__contains__,
-            "cache": selection.cache,
-        }
-        unverified = exports.Unverified.ALLOWED if self.allow_unverified else exports.Unverified.REFUSED
-        made: dict[str, Any] = {"among": self._among(store), "unverified": unverified, "tell": self._note}
+        device, cache = selection.device_in(store), selection.cache
+        unverified = Unverified.ALLOWED if self.allow_unverified else Unverified.REFUSED
+        if self.format in EXCHANGE:
+            chosen = selection.__contains__
+            text = export_exchange(store, self.format, device=device, chosen=chosen, cache=cache, family=self.family)
+            return _exported(text, (), path)
+        winners: Sequence[BestRow]
+        winners = [row for row in store.best(device=device, cache=cache) if row.problem in selection]
         if self.format == "library" and path is not None:
-            winners = exports.export_library(store, path, **which, **made)
-            files = tuple(Path(path).with_suffix(one) for one in exports.LIBRARY_SUFFIXES)
-            return Exported(files, None, tuple(winners))
-        winners = ()
+            winners = self._chosen(store, usable(store, winners, self._note))
+            shared, winners = exported_library(store, winners, Path(path).name, unverified, self._note)
+            return Exported(write_library(shared, path), None, tuple(winners))
+        if not winners:
+            raise InputError(f"nothing to export: {store.path} has no winner for this selection; tune first")
         if self.format == TRIALS:
-            text, winners = exports.export_trials(store, **which)
-        elif self.format in EXCHANGE:
-            text = exports.export_exchange(store, self.format, family=self.family, **which)
-        else:
-            made |= {"binaries": self.binaries, "launcher": self.launcher}
-            text, winners = exports.export(store, self.format, **which, **made)
-        if path is not None:
-            exports.write(text, path)
-        return Exported(() if path is None else (Path(path),), text, tuple(winners))
+            return _exported(trials_text(store, winners), winners, path)
+        if self.format in TABLES:
+            winners = self._chosen(store, winners)
+            return _exported(TABLES[self.format](winners, str(store.path)), winners, path)
+        core_library()  # missing tools are told before what may take long
+        launcher = launcher_binary() if self.launcher else None
+        winners = self._chosen(store, winners)
+        text = exported_module(
+            store, winners, binaries=self.binaries, launcher=launcher, unverified=unverified, tell=self._note
+        )
+        return _exported(text, winners, path)
 
-    def _among(self, store: Store) -> Callable[[Sequence[BestRow]], Sequence[BestRow]]:
-        """Return a function that selects the rows to export from a device's winners."""
+    def _chosen(self, store: Store, winners: Sequence[BestRow]) -> Sequence[BestRow]:
+        """Return the rows to export, given the winners: fewer kernels, or also kernels for shapes between."""
         if self.within is not None:
             options = Options(vendor=True, budget_seconds=None)
             fewest = Fewest(store, self.within, options, self.measure, self._note if self.wait else None, self.tell)
-            return lambda winners: fewest(exports.of_single_products(winners, self._note))
+            return fewest(of_single_products(winners, self._note))
         if self.format not in PACKS:
-            return list
-        return partial(self._verified, store)
-
-    def _verified(self, store: Store, winners: Sequence[BestRow]) -> Sequence[BestRow]:
-        """Return the fully verified winners and, unless disabled, kernels for shapes between the tuned ones."""
-        found = exports.verified_in_full(store, self._note, winners)
-        return found if self.between is False else exports.with_between(store, self._note, found)
+            return winners
+        return exportable(store, winners, self._note, between=self.between is not False)
 
     def _note(self, sentence: str) -> None:
         self.tell(Noted(sentence))
+
+
+def _exported(text: str, winners: Sequence[BestRow], path: str | None) -> Exported:
+    """Return the result, after writing the text to `path` unless it is None."""
+    if path is not None:
+        write(text, path)
+    return Exported(() if path is None else (Path(path),), text, tuple(winners))
 
 
 def _refuse_nothing(store: Store, selection: Selection) -> None:

@@ -15,10 +15,10 @@ from tsm2_tune.api.selection import Selection, selected
 from tsm2_tune.errors import InputError, ToolMissing, pip_install
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain_text
-from tsm2_tune.tuner.export import refuse_database, refuse_unwritable, write
 from tsm2_tune.tuner.results.storage.addresses import tune_first
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial_summaries import TrialLine
+from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write
 
 EXPORTED = "window.vegaEmbed = vegaEmbed;"  # makes the name of the JavaScript bundle global
 Databases = str | PathLike[str] | Iterable[str | PathLike[str]]

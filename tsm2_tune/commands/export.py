@@ -107,7 +107,8 @@ def export(
     trials of one problem on one device.
     """
     from tsm2_tune.console.export_progress import ExportProgress
-    from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
+    from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES
+    from tsm2_tune.tuner.written_files import written
 
     if pretuned is not None:
         if is_given(ctx, "database"):

@@ -9,15 +9,13 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.interpose.build import LEFT, cached_file, digest, gpu_here
 from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
-from tsm2_tune.tuner import export as exports
-from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
+from tsm2_tune.tuner.export.cubins import Unverified
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import exportable, with_between
+from tsm2_tune.tuner.export.library import exported_library, usable
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.merge.files import opened
 from tsm2_tune.tuner.results.store import Store
-
-Among = Callable[[Sequence[BestRow]], Sequence[BestRow]]
 
 
 def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
@@ -45,11 +43,7 @@ def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
             " --library"
         )
     tell(f"building a library of the kernels in {store.path}, the first time only")
-
-    def verified(rows: Sequence[BestRow]) -> list[BestRow]:
-        return exports.with_between(store, tell, exports.verified_in_full(store, tell, rows))
-
-    return _library(store, verified, tell)
+    return _library(store, exportable(store, usable(store, store.best(), tell), tell), tell)
 
 
 def pretuned_path(tell: Callable[[str], None]) -> Path | None:
@@ -92,25 +86,18 @@ def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
         store = Store(database)
         if left_out:
             tell(f"left out: {len(left_out)} pretuned configurations, whose kernel code changed in this tsm2-tune")
-
-        def verified(rows: Sequence[BestRow]) -> list[BestRow]:
-            found = [row for row in rows if row.verified_in_full]
-            if count := len(rows) - len(found):
-                tell(f"left out: {count} pretuned kernel{'s' if count > 1 else ''}, not verified in full")
-            if found:
-                tell(f"compiling the kernels that were measured on {text.device_name}, the first time only")
-            return exports.with_between(store, tell, found)
-
-        return _library(store, verified, tell)
+        rows = usable(store, store.best(), tell)
+        found = [row for row in rows if row.verified_in_full]
+        if count := len(rows) - len(found):
+            tell(f"left out: {count} pretuned kernel{'s' if count > 1 else ''}, not verified in full")
+        if found:
+            tell(f"compiling the kernels that were measured on {text.device_name}, the first time only")
+        return _library(store, with_between(store, tell, found), tell)
 
 
-def _library(store: Store, among: Among, tell: Callable[[str], None]) -> bytes:
-    """Return the bytes of a C library with kernels from the store.
+def _library(store: Store, rows: Sequence[BestRow], tell: Callable[[str], None]) -> bytes:
+    """Return the bytes of a C library with these kernels from the store.
 
-    `among` selects the kernels from the best kernels in the store. Kernels whose cubins are not verified and cannot
-    be verified now are left out; cuBLAS computes their products.
+    Kernels whose cubins are not verified and cannot be verified now are left out; cuBLAS computes their products.
     """
-    with workplace(cache.working_parent()) as work:
-        output = work.folder / "libtsm2.so"
-        exports.export_library(store, str(output), among=among, unverified=exports.Unverified.LEFT_OUT, tell=tell)
-        return output.read_bytes()
+    return exported_library(store, rows, "libtsm2.so", Unverified.LEFT_OUT, tell)[0]

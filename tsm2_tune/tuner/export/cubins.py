@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tarfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from itertools import groupby
@@ -20,7 +20,7 @@ from tsm2_tune.tuner.compile.nvcc import architecture_flag, cuda_toolchain
 from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import find_target, spec_of
-from tsm2_tune.tuner.export.module import Cubins
+from tsm2_tune.tuner.export.gathered import Kernel
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, Outcome
@@ -29,6 +29,7 @@ from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.session import judged
 
 Tell = Callable[[str], None]
+Cubins = dict[tuple[str, int, str], bytes]  # (kernel's digest, index width, architecture) -> cubin
 Codes = dict[tuple[str, int], str]  # (kernel's digest, index width) -> digest of the machine code
 COMPILE_LIMIT_SECONDS = 600.0
 ARCHIVE = (
@@ -37,21 +38,16 @@ ARCHIVE = (
 NEWS_SECONDS = 3.0
 
 
-def compiled_cubins(
-    rows: Sequence[BestRow],
-    sources: Mapping[int, KernelSource],
-    tell: Tell,
-    codes: Codes | None = None,
-) -> tuple[Cubins, list[str]]:
+def compiled_cubins(kernels: Sequence[Kernel], tell: Tell, codes: Codes | None = None) -> tuple[Cubins, list[str]]:
     """Return the cubin of each GPU kernel for each index width, and messages that say why a cubin is missing.
 
     A cubin is read from this package if the package contains it and the digest of its machine code is in `codes`. All
     other cubins are read from the cache or compiled. `tell` is called with sentences about the progress. Raise
     ToolMissing if a cubin must be compiled and the compiler is missing.
     """
-    of_gpus = [row for row in rows if row.compute_capability]
-    wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in of_gpus)
-    kernels = {row.source_digest: sources[row.trial_id] for row in of_gpus}
+    of_gpus = [one for one in kernels if one.row.compute_capability]
+    wanted = dict.fromkeys((one.row.source_digest, one.row.compute_capability) for one in of_gpus)
+    sources = {one.row.source_digest: one.source for one in of_gpus}
     every = [(digest, text, bits) for digest, text in wanted for bits in INDEX_BITS]
     here = brought((codes or {}).values())
     known = {job: here[code] for job in every if (code := (codes or {}).get((job[0], job[2]), "")) in here}
@@ -60,7 +56,7 @@ def compiled_cubins(
 
     def compiled(job: tuple[str, str, int]) -> bytes | str:
         digest, of, bits = job
-        return cubin(kernels[digest], toolchains[of], bits)
+        return cubin(sources[digest], toolchains[of], bits)
 
     with ThreadPoolExecutor(cores()) as pool:
         found = list(_with_progress(pool.map(compiled, jobs), len(jobs), tell))
@@ -132,17 +128,18 @@ class Unverified(StrEnum):
 
 
 def verified_cubins(
-    store: Store, rows: Sequence[BestRow], sources: Mapping[int, KernelSource], policy: Unverified, tell: Tell
+    store: Store, kernels: Sequence[Kernel], policy: Unverified, tell: Tell
 ) -> tuple[Cubins, list[str]]:
-    """Return the cubin of each kernel in `rows` for each index width, and messages that say why a cubin is missing.
+    """Return the cubin of each of these kernels for each index width, and messages that say why a cubin is missing.
 
     A cubin is verified if the digest of its machine code is stored with the verdict of a full verification. Every
     other cubin is verified now if this machine has the device on which its kernel was tuned. `policy` decides about
     cubins that cannot be verified now: raise InputError if it is REFUSED. Raise ToolMissing if a cubin must be
     compiled and the compiler is missing.
     """
+    rows = [one.row for one in kernels]
     codes = _codes(store, rows)
-    cubins, missing = compiled_cubins(rows, sources, tell, codes)
+    cubins, missing = compiled_cubins(kernels, tell, codes)
     if policy is not Unverified.ALLOWED:
         codes |= _verified_now(store, _unverified(rows, cubins, codes), tell)
     unknown = _unverified(rows, cubins, codes)

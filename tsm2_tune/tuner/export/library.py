@@ -10,22 +10,19 @@ from pathlib import Path
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.dtypes import ELEMENT_TYPES
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import OF_LITERALS, filled
-from tsm2_tune.generator.source import INDEX_BITS, KernelSource
+from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.compile.core_library import core_texts
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
-from tsm2_tune.tuner.export.cubins import Unverified, key_of, verified_cubins
-from tsm2_tune.tuner.export.measured_times import Known, known_of
-from tsm2_tune.tuner.export.module import Cubins, measured_kernel
+from tsm2_tune.tuner.export.cubins import Cubins, Unverified, key_of, verified_cubins
+from tsm2_tune.tuner.export.gathered import Kernel, gathered
 from tsm2_tune.tuner.export.tables import facts
-from tsm2_tune.tuner.packs.core_pack import code_numbers, core_pack
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, code_numbers, core_pack
 from tsm2_tune.tuner.packs.left_out import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write_all
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
@@ -41,108 +38,89 @@ FLAGS = (
 # Without the default libraries, because a C++ compiler would link the C++ library.
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
 LIBRARIES = ("-ldl", "-lm", "-lc", "-lgcc")
-Winners = Sequence[tuple[BestRow, KernelSource]]
 
 
-def export_library(
-    store: Store,
-    output: str,
-    *,
-    device: str | None = None,
-    chosen: Callable[[Problem], bool] = lambda problem: True,
-    cache: Cache | None = None,
-    among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = lambda rows: rows,
-    unverified: Unverified = Unverified.REFUSED,
-    tell: Callable[[str], None] = lambda sentence: None,
-) -> Sequence[BestRow]:
-    """Write the store's winners (fastest kernels) as a C library to the file `output`. Return these winners.
+def exported_library(
+    store: Store, rows: Sequence[BestRow], name: str, unverified: Unverified, tell: Callable[[str], None]
+) -> tuple[bytes, list[BestRow]]:
+    """Return the C library called `name` with the kernels `rows`, and the rows whose kernels it contains.
 
-    A header and a Fortran module are written together with the library.
-
-    All files are written, or none. Winners are filtered by `device`, by `chosen` (a function of the problem) and by
-    L2 state `cache`. `among` replaces the winners, for example by fewer kernels. `unverified` is the policy for
-    cubins that cannot be verified on this machine. `tell` is called with a sentence about each excluded winner or
-    kernel.
-
-    Raise InputError if the name is invalid or there is no winner, ToolMissing if nvcc or the C++ compiler is missing,
-    StoreError if a stored kernel differs from the kernel that this program generates.
+    `unverified` is the policy for cubins that cannot be verified on this machine. `tell` is called with a sentence
+    about each excluded kernel. Raise ToolMissing if nvcc or the C++ compiler is missing, or if no kernel has all
+    cubins, and StoreError if a stored kernel differs from the kernel that this program generates.
     """
-    refuse_output(output)
-    path, files = Path(output), _files(output)
-    for file in files.values():
-        refuse_database(file, store.path)
-    rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    if rows and not any(row.compute_capability for row in rows):
+    compiler_command()  # raises ToolMissing before the slow compilation
+    kernels, rates = gathered(store, rows, store.winning(rows))
+    cubins, missing = verified_cubins(store, kernels, unverified, tell)
+    for why in missing:
+        tell(f"left out: {why.rstrip('.')}")
+    whole = [one for one in kernels if all(key_of(one.row, bits) in cubins for bits in INDEX_BITS)]
+    if not whole:
+        raise ToolMissing("nothing to export: no winner's kernel has a binary: name another nvcc by CUDA_HOME")
+    keys = [key_of(one.row, bits) for one in whole for bits in INDEX_BITS]
+    return library_bytes(whole, rates, {key: cubins[key] for key in keys}, name), [one.row for one in whole]
+
+
+def usable(store: Store, rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRow]:
+    """Return the GPU winners whose element type a library supports. Call `tell` with the number of others.
+
+    Raise InputError if there is none.
+    """
+    of_gpus = [row for row in rows if row.compute_capability]
+    if rows and not of_gpus:
         raise InputError(
             f"nothing to export: {store.path} has only winners of the host for what was asked, and a library"
             " holds a GPU's kernels: tune on a GPU, export pretuned kernels by --pretuned h100 or h200,"
             " or a module by --format module"
         )
-    found = among(_usable(rows, tell))
+    found = [row for row in of_gpus if row.dtype in ELEMENT_TYPES]
     if not found:
         raise InputError(
             f"nothing to export: {store.path} has no winner of what was asked for that was tuned on a GPU for one of"
             f" {', '.join(ELEMENT_TYPES)} without --math; tune it first"
         )
-    compiler_command()  # raises ToolMissing before the slow compilation
-    winning = store.winning(found)
-    sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
-    cubins, missing = verified_cubins(store, found, sources, unverified, tell)
-    whole, used = _with_binaries(found, sources, cubins, missing, tell)
-    shared = library_bytes(whole, used, path.name, known_of(store, winning))
-    beside = {files[suffix]: (SOURCES / name).read_bytes() for suffix, name in BESIDE.items()}
-    write_all({**beside, files[".so"]: shared})
-    return [row for row, _ in whole]
+    for count, what in ((len(rows) - len(of_gpus), "of a host"), (len(of_gpus) - len(found), "of --math")):
+        if count:
+            tell(f"left out: {count} winner{'s' if count > 1 else ''} {what}, for which a library has no function")
+    return found
 
 
-def refuse_output(output: str) -> None:
-    """Raise InputError if `output` is no valid name of a library, or if one of its files cannot be written."""
+def refuse_output(output: str, database: str) -> None:
+    """Raise InputError if `output` is no valid name of a library, or if one of its files cannot be written.
+
+    None of its files may be the database.
+    """
     path = Path(output)
     if path.suffix != ".so" or not path.stem:
         raise InputError(f"cannot write a library to {output}: name a file that ends in .so, such as libtsm2.so")
-    for file in _files(output).values():
+    for file in library_files(output).values():
         refuse_unwritable(file, is_ordinary=True)
+    for file in library_files(output).values():
+        refuse_database(file, database)
 
 
-def _files(output: str) -> dict[str, Path]:
-    """Return suffix -> path for the files of a library."""
+def library_files(output: str) -> dict[str, Path]:
+    """Return suffix -> path for the files of a library: the library, a header and a Fortran module."""
     return {suffix: Path(output).with_suffix(suffix) for suffix in LIBRARY_SUFFIXES}
 
 
-def _usable(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRow]:
-    """Return the GPU winners whose element type the library supports. Call `tell` with the number of others."""
-    of_gpus = [row for row in rows if row.compute_capability]
-    usable = [row for row in of_gpus if row.dtype in ELEMENT_TYPES]
-    for count, what in ((len(rows) - len(of_gpus), "of a host"), (len(of_gpus) - len(usable), "of --math")):
-        if count and usable:
-            tell(f"left out: {count} winner{'s' if count > 1 else ''} {what}, for which a library has no function")
-    return usable
+def write_library(shared: bytes, output: str) -> tuple[Path, ...]:
+    """Write the library to the file `output`, and a header and a Fortran module beside it: all files, or none.
+
+    Return the files. Raise InputError if they cannot be written.
+    """
+    files = library_files(output)
+    beside = {files[suffix]: (SOURCES / name).read_bytes() for suffix, name in BESIDE.items()}
+    write_all({**beside, files[".so"]: shared})
+    return tuple(files.values())
 
 
-def _with_binaries(
-    rows: Sequence[BestRow],
-    sources: Mapping[int, KernelSource],
-    cubins: Cubins,
-    missing: Sequence[str],
-    tell: Callable[[str], None],
-) -> tuple[Winners, Cubins]:
-    """Return the winners whose cubins all exist, and these cubins. Raise ToolMissing if there is no such winner."""
-    for why in missing:
-        tell(f"left out: {why.rstrip('.')}")
-    keys = {row.trial_id: [key_of(row, bits) for bits in INDEX_BITS] for row in rows}
-    whole = [row for row in rows if all(key in cubins for key in keys[row.trial_id])]
-    if not whole:
-        raise ToolMissing("nothing to export: no winner's kernel has a binary: name another nvcc by CUDA_HOME")
-    used = {key: cubins[key] for row in whole for key in keys[row.trial_id]}
-    return [(row, sources[row.trial_id]) for row in whole], used
-
-
-def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> bytes:
+def library_bytes(kernels: Sequence[Kernel], rates: Mapping[str, DeviceRates], cubins: Cubins, name: str) -> bytes:
     """Return the shared object. Raise ToolMissing if the C++ compiler is missing or fails."""
-    kernels = [measured_kernel(row, source, known) for row, source in winners]
-    about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
-    core = core_pack(with_gain_errors(kernels, known.rates), known.rates)
-    text = pack_text([one.winner for one in kernels], about, cubins, len(core))
+    measured, rows = [one.measured for one in kernels], [one.row for one in kernels]
+    about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row in rows)
+    core = core_pack(with_gain_errors(measured, rates), rates)
+    text = pack_text([one.winner for one in measured], about, cubins, len(core))
     return built({PACK: text.encode(), CORE: core, BINARIES: b"".join(_aligned(cubins))}, name)
 
 

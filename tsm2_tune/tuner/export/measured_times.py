@@ -1,78 +1,27 @@
-"""Data from which an exported module predicts the times of its kernels at shapes that were not tuned.
-
-The data are measured times of the kernels and of cuBLAS at several shapes, model parameters of the kernels
-(`Tiling`), and measured rates of GPUs (`DeviceRates`).
-"""
+"""Measured times of kernels and of cuBLAS, from which an exported module predicts times at other shapes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.tuner.export.scale_launch import distance
-from tsm2_tune.tuner.packs.core_pack import DeviceRates
 from tsm2_tune.tuner.results.records import TrialRecord, is_of_this_version
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Trial, TuningRun
+from tsm2_tune.tuner.results.trial import Trial
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
 MOST_ELSEWHERE = 24  # maximum number of other shapes per kernel, the nearest ones
 
 Elsewhere = tuple[tuple[int, int, int, int, int, int, float], ...]  # m, n, k, products, rows per block, splits, us
-
-
 VendorElsewhere = tuple[tuple[int, int, int, int, float], ...]  # m, n, k, products, microseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """Data from which times are predicted. Data that are not known are absent.
-
-    The keys of `rates` are device names. The keys of all other members are the ids of the winners' trials.
-    """
-
-    tilings: Mapping[int, Tiling] = field(default_factory=dict)
-    rates: Mapping[str, DeviceRates] = field(default_factory=dict)
-    elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
-    vendor: Mapping[int, VendorElsewhere] = field(default_factory=dict)
-
-
-NOTHING_KNOWN = Known()
-
-
-def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool = True) -> Known:
-    """Return the data from which the times of these winners are predicted at other shapes.
-
-    The rates of a GPU are from the latest run among the winners' runs on the device. With `vendor`, cuBLAS's times at
-    shapes between tuned shapes are included. A trial without a stored occupancy (resident blocks) has no Tiling. A
-    device with an unknown number of multiprocessors has no rates.
-    """
-    tilings, rates, of_runs = dict[int, Tiling](), dict[str, DeviceRates](), dict[str, str]()
-    for trial_id, record in winners.items():
-        trial, run = record.trial, record.run
-        if trial.resources is not None and trial.resources.blocks_per_sm:
-            family = FAMILIES[trial.config.family]
-            tilings[trial_id] = family.tiling(trial.config, trial.problem, trial.resources.blocks_per_sm)
-        device, of_run = run.identity.name, _rates(run)
-        if of_run is not None and of_runs.get(device, "") <= run.started_at:
-            rates[device], of_runs[device] = of_run, run.started_at
-    between = vendor_elsewhere(store, winners, of_gemm=True) if vendor else {}
-    elsewhere = {trial_id: tuple(sorted(map(_point, of))) for trial_id, of in trials_elsewhere(store, winners)}
-    return Known(tilings, rates, elsewhere, between)
-
-
-def _rates(run: TuningRun) -> DeviceRates | None:
-    """Return the measured rates of a run's device; None if its number of multiprocessors is unknown."""
-    profile = next((name for name, driver_name in DRIVER_NAMES.items() if driver_name == run.identity.name), None)
-    sms = run.sms or (PROFILES[profile].sms if profile is not None else None)
-    if sms is None:
-        return None
-    return DeviceRates(sms, run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s, dict(run.ceilings.gflops))
+def times_elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> dict[int, Elsewhere]:
+    """Return the times of each winner's kernel at the nearest other shapes, by the winner's trial id."""
+    return {trial_id: tuple(sorted(map(_point, trials))) for trial_id, trials in trials_elsewhere(store, winners)}
 
 
 def trials_elsewhere(

@@ -6,36 +6,30 @@ import base64
 import hashlib
 import json
 import lzma
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
 from tsm2_tune import __version__
-from tsm2_tune.generator.families import family_named, parse_config
+from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.render import OF_LITERALS, filled
-from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.runtime.choice.core import platform_name
-from tsm2_tune.runtime.choice.launch import SHARED
-from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.module_data import Place
 from tsm2_tune.tuner.compile.core_library import core_binary, core_texts
 from tsm2_tune.tuner.export.bundle import runtime_parts
-from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
-from tsm2_tune.tuner.export.measured_times import Known
+from tsm2_tune.tuner.export.cubins import Cubins, Unverified, verified_cubins
+from tsm2_tune.tuner.export.gathered import Kernel, gathered
 from tsm2_tune.tuner.export.tables import facts
-from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, core_pack
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, core_pack
 from tsm2_tune.tuner.packs.left_out import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.store import Store
 
 PUBLIC = (
     "CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner",
     "choice", "gemm", "install", "installed", "launcher", "load", "match", "plan", "remember",
     "target_of_xla", "text_of", "uninstall",
-)  # fmt: skip
-COPIED = (  # fields that are copied from BestRow to Winner
-    "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "batch", "config",
-    "median_us", "gbytes_per_s", "percent_of_floor", "cache",
 )  # fmt: skip
 # dataclasses look up a class's module in sys.modules, but some loaders do not add the module there.
 FOUND_BY_DATACLASSES = """
@@ -47,48 +41,72 @@ LINE_CHARACTERS = 116  # per line of embedded data
 PRESET = 3  # compression level of xz: 6 takes four times as long and saves 10 %
 TEXTS_PER_BLOCK = 32  # texts are alike: together they take a tenth of the bytes
 
-Cubins = dict[tuple[str, int, str], bytes]  # (kernel's digest, index width, architecture) -> cubin
 
-
-def module_text(
+def exported_module(
+    store: Store,
     rows: Sequence[BestRow],
-    sources: Mapping[int, KernelSource],
-    database: str,
-    known: Known,
-    cubins: Cubins | None = None,
-    launcher: bytes | None = None,  # shared object, compiled on this machine
+    *,
+    binaries: bool = False,
+    launcher: bytes | None = None,
+    unverified: Unverified = Unverified.REFUSED,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
     """Return the text of an exported Python module with the kernels `rows`, the fastest one of each shape.
 
-    `sources` maps a trial's id to its kernel. `known` contains the data for predictions. Texts from the database,
-    which may be malicious, are written only as ASCII string literals or as JSON strings in comments.
+    With `binaries` it contains cubins. `tell` is called with the reason for each missing cubin, and `unverified` is
+    the policy for cubins that cannot be verified on this machine. Raise StoreError if a stored kernel differs from
+    the kernel that this program generates.
+    """
+    kernels, rates = gathered(store, rows, store.winning(rows))
+    cubins, missing = Cubins(), list[str]()
+    if binaries:
+        try:
+            cubins, missing = verified_cubins(store, kernels, unverified, tell)
+        except ToolMissing as error:
+            missing = [str(error)]
+    for why in missing:
+        tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
+    return module_text(kernels, rates, str(store.path), cubins, launcher)
+
+
+def module_text(
+    kernels: Sequence[Kernel],
+    rates: Mapping[str, DeviceRates],
+    database: str,
+    cubins: Cubins | None = None,
+    launcher: bytes | None = None,  # shared object, compiled on this machine
+) -> str:
+    """Return the text of an exported Python module with these kernels. `rates` are those of their devices by name.
+
+    Texts from the database, which may be malicious, are written only as ASCII string literals or as JSON strings in
+    comments.
     """
     cubins = cubins or {}
-    texts = {row.source_digest: sources[row.trial_id].text.encode() for row in rows}
+    texts = {one.row.source_digest: one.source.text.encode() for one in kernels}
     architectures = sorted({architecture for _, _, architecture in cubins})
     blocks = _Blocks()
     for _, several in groupby(enumerate(texts), lambda one: one[0] // TEXTS_PER_BLOCK):
         blocks.add({name: texts[name] for _, name in several})
     for _, keys in groupby(cubins, lambda key: key[0]):
         blocks.add({key: cubins[key] for key in keys})
-    kernels = [measured_kernel(row, sources[row.trial_id], known) for row in rows]
-    pack, core = core_pack(with_gain_errors(kernels, known.rates), known.rates), core_binary()
+    measured = [one.measured for one in kernels]
+    pack, core = core_pack(with_gain_errors(measured, rates), rates), core_binary()
     core_text = json.dumps({name: text.decode() for name, text in core_texts().items()}).encode()
     head = filled(
         "module_head.py.jinja",
         {
             "version": __version__,
             "database": json.dumps(database),
-            "provenance": provenance(rows),
+            "provenance": provenance([one.row for one in kernels]),
             "architectures": ", ".join(architectures),
-            "has_host_kernels": any(one.winner.on_host for one in kernels),
+            "has_host_kernels": any(one.winner.on_host for one in measured),
         },
         OF_LITERALS,
     )
     data = filled(
         "module.py.jinja",
         {
-            "rows": json_lines([asdict(one.winner) for one in kernels]),
+            "rows": json_lines([asdict(one.winner) for one in measured]),
             "kernels": json_lines([(name, *blocks.places[name]) for name in texts]),
             "cubins": json_lines([(*key, *blocks.places[key]) for key in cubins]),
             "blocks": blocks.packed,
@@ -144,31 +162,6 @@ class _Blocks:
 
 def _digest(binary: bytes) -> str:
     return ascii(hashlib.sha256(binary).hexdigest())
-
-
-def measured_kernel(row: BestRow, source: KernelSource, known: Known) -> MeasuredKernel:
-    """Return the fastest kernel of a shape for an exported module, with the data for predictions.
-
-    Its vendor times are those of cuBLAS, not of cuBLASLt, because PyTorch, CuPy and most programs would call cuBLAS
-    instead of the kernel.
-    """
-    winner = Winner(
-        **{name: getattr(row, name) for name in COPIED},
-        vendor_us=row.cublas_us,
-        vendor_right=row.cublas_right,
-        vendor_routine=row.cublas_routine,
-        vendor_version=row.cublas_version,
-        x_cublas=row.cublas_us / row.median_us if row.cublas_us is not None and row.cublas_right else None,
-        digest=source.digest,
-        kernel=source.kernel,
-        launch=source.launch,
-    )
-    tiling, rates = known.tilings.get(row.trial_id), known.rates.get(row.device)
-    times, vendor_times = known.elsewhere.get(row.trial_id, ()), known.vendor.get(row.trial_id, ())
-    config = parse_config(row.config) if source.launch.batched == SHARED else None
-    in_smem = (0, 0) if config is None else family_named(config.family).geometry(config, row.problem).matrices_in_smem
-    found = MeasuredKernel(winner, tiling, times, vendor_times, in_smem)
-    return found if tiling is None or rates is None else replace(found, tiling=fitted(found, rates))
 
 
 def provenance(rows: Sequence[BestRow]) -> list[str]:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.elements import SAME
+from tsm2_tune.tuner.export.gathered import gathered
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
-from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_elsewhere
-from tsm2_tune.tuner.export.module import measured_kernel
+from tsm2_tune.tuner.export.measured_times import VendorElsewhere, vendor_elsewhere
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels, no_kernel
 from tsm2_tune.tuner.packs.left_out import with_gain_errors
@@ -43,14 +43,14 @@ def exported_kernels(
         )
     rows = with_between(store, lambda sentence: None, verified_in_full(store, tell, rows))
     winning = store.winning(rows)
-    known, fastest = known_of(store, winning), vendor_elsewhere(store, winning, of_gemm=False)
-    kernels = [measured_kernel(row, winning[row.trial_id].trial.source, known) for row in rows]
-    kernels = with_gain_errors(kernels, known.rates)
+    kernels, rates = gathered(store, rows, winning)
+    fastest = vendor_elsewhere(store, winning, of_gemm=False)
+    measured = with_gain_errors([one.measured for one in kernels], rates)
     with_fastest_vendor = [
         _with_fastest_vendor(kernel, row, fastest.get(row.trial_id, ()))
-        for kernel, row in zip(kernels, rows, strict=True)
+        for kernel, row in zip(measured, rows, strict=True)
     ]
-    return ExportedKernels(tuple(kernels), tuple(with_fastest_vendor), dict(known.rates))
+    return ExportedKernels(tuple(measured), tuple(with_fastest_vendor), rates)
 
 
 def _with_fastest_vendor(kernel: MeasuredKernel, row: BestRow, between: VendorElsewhere) -> MeasuredKernel:

@@ -174,3 +174,11 @@ def columns_of(rows: Sequence[BestRow]) -> Columns:
 def cells(rows: Iterable[BestRow], columns: Columns, escape: Escape) -> Iterator[list[str]]:
     for row in rows:
         yield [escape(text(row)) for text in columns.values()]
+
+
+TABLES: dict[str, Callable[[Sequence[BestRow], str], str]] = {  # format -> the text of winners and a database's name
+    "csv": csv_text,
+    "json": json_text,
+    "markdown": markdown_text,
+    "latex": latex_text,
+}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
 
-from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
 from tsm2_tune.tuner.export.measured_times import trials_elsewhere
@@ -29,24 +28,14 @@ KEYED = tuple(
 Place = tuple[str, str, Problem]  # device, L2 state, problem
 
 
-def export_trials(
-    store: Store,
-    *,
-    device: str | None = None,
-    chosen: Callable[[Problem], bool] = lambda problem: True,
-    cache: Cache | None = None,
-) -> tuple[str, Sequence[BestRow]]:
-    """Return the text of all trials that an export of the store's winners (fastest kernels) needs, and the winners.
+def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
+    """Return the text of all trials that an export of these winners (fastest kernels) needs.
 
-    Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. The text
-    contains the trials of the winners, of kernels that tie with the winners, and of kernels for shapes between the
+    It contains the trials of the winners, of kernels that tie with the winners, and of kernels for shapes between the
     winners' shapes. It also contains these kernels' trials at other shapes, and cuBLAS's times at the shapes of the
     winners and at other shapes. Only the winners' shapes count as tuned in the text: of other tuned shapes the text
-    lacks most trials. Raise InputError if there is no winner, StoreError if a row is corrupt.
+    lacks most trials. Raise StoreError if a row is corrupt.
     """
-    winners = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    if not winners:
-        raise InputError(f"nothing to export: {store.path} has no winner for this selection; tune first")
     known = [*winners, *rows_between(store, winners), *_beside_vendor(store, winners, between=True)]
     tuned = frozenset(map(_place, winners))
     others = [row for row in _beside_vendor(store, winners, between=False) if _place(row) not in tuned]
@@ -57,7 +46,7 @@ def export_trials(
     for _, elsewhere in trials_elsewhere(store, store.trials([row.trial_id for row in known])):
         wanted.update(one.id for one in elsewhere)
     of_vendor = frozenset((device, problem) for device, _, problem in places)
-    return text_of(_entries(store, wanted, of_vendor, tuned)), winners
+    return text_of(_entries(store, wanted, of_vendor, tuned))
 
 
 def _place(row: BestRow) -> Place:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between
 from tsm2_tune.runtime.choice.choose import core_record
+from tsm2_tune.tuner.export.gathered import gathered
 from tsm2_tune.tuner.export.kernel_sets.losses import Comparable, fastest
-from tsm2_tune.tuner.export.measured_times import known_of
-from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.loader import commands_that_verify
@@ -68,6 +66,14 @@ def verified_in_full(store: Store, tell: Callable[[str], None], rows: Sequence[B
     return found
 
 
+def exportable(
+    store: Store, rows: Sequence[BestRow], tell: Callable[[str], None], *, between: bool = True
+) -> Sequence[BestRow]:
+    """Return the rows verified in full and, if `between`, rows of kernels for shapes between theirs."""
+    found = verified_in_full(store, tell, rows)
+    return with_between(store, tell, found) if between else found
+
+
 def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
     """Return the winners, then rows of the kernels that `rows_between` adds for shapes between the winners' shapes.
 
@@ -111,7 +117,9 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
         others = store.rows([trial.id for trial in _others(store, group)]) if between else []
         if others:
             groups.append((group, others, between))
-    kernels, _, rates = kernels_of(store, [row for group, others, _ in groups for row in (*group, *others)])
+    rows = [row for group, others, _ in groups for row in (*group, *others)]
+    found, rates = gathered(store, rows, store.trials([row.trial_id for row in rows]), vendor=False)
+    kernels = {one.row.trial_id: one.measured for one in found}
     wanted = []
     for group, others, between in groups:
         of_device, own = rates.get(group[0].device), [kernels[row.trial_id] for row in (*group, *others)]
@@ -120,18 +128,6 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
             least = times[: len(group)].min(axis=0)
             wanted += [others[place] for place in _gaining(times[len(group) :], least)]
     return wanted
-
-
-def kernels_of(
-    store: Store, rows: Iterable[BestRow]
-) -> tuple[dict[int, MeasuredKernel], dict[int, KernelConfig], Mapping[str, DeviceRates]]:
-    """Return three mappings: trial id -> kernel, trial id -> configuration, and device name -> measured rates."""
-    rows = list(rows)
-    records = store.trials([row.trial_id for row in rows])
-    known = known_of(store, records, vendor=False)
-    kernels = {row.trial_id: measured_kernel(row, records[row.trial_id].trial.source, known) for row in rows}
-    configs = {trial_id: record.trial.config for trial_id, record in records.items()}
-    return kernels, configs, known.rates
 
 
 def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:

@@ -10,7 +10,8 @@ import numpy as np
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between
-from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, expected, kernels_of, rows_between
+from tsm2_tune.tuner.export.gathered import gathered
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, expected, rows_between
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -38,18 +39,20 @@ def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contend
     Nothing is yielded for the CPU, or for a GPU with an unknown number of multiprocessors.
     """
     rows = [*winners, *rows_between(store, winners)]
-    kernels, configs, rates = kernels_of(store, rows)
-    of_device, own = rates.get(winners[0].device), {configs[row.trial_id].kernel_text: row for row in rows}
-    if of_device is None or any(kernels[row.trial_id].tiling is None for row in rows):
+    trials = store.trials([row.trial_id for row in rows])
+    kernels, rates = gathered(store, rows, trials, vendor=False)
+    configs = {trial_id: record.trial.config for trial_id, record in trials.items()}
+    of_device, own = rates.get(winners[0].device), {configs[one.row.trial_id].kernel_text: one for one in kernels}
+    if of_device is None or any(one.measured.tiling is None for one in kernels):
         return
     tuned, one_of_each = [row.problem for row in winners], list(own.values())
     between = unsearched_between(store, winners)
-    times, blocks = expected([kernels[row.trial_id] for row in one_of_each], [*tuned, *between], of_device)
+    times, blocks = expected([one.measured for one in one_of_each], [*tuned, *between], of_device)
     least = np.array([*(row.median_us for row in winners), *times[:, len(tuned) :].min(axis=0)])
     for place, problem in enumerate([*tuned, *between]):
         found = 0
         for at in np.argsort(times[:, place], kind="stable"):
-            row = one_of_each[at]
+            row = one_of_each[at].row
             us = float(times[at, place])
             contender = Contender(configs[row.trial_id], row.problem, problem, us, float(blocks[at, place]))
             if us > NEARLY * least[place] or found == MOST_CONTENDING:
