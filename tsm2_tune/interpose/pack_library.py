@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from tsm2_tune import __version__
@@ -11,11 +11,12 @@ from tsm2_tune.interpose.build import LEFT, cached_file, digest, gpu_here
 from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.export.cubins import Unverified
-from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import exportable, with_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import exportable
 from tsm2_tune.tuner.export.library import exported_library, usable
-from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.merge.files import opened
 from tsm2_tune.tuner.results.store import Store
+
+REMEDY = ": tune there, or name --pretuned or --library"
 
 
 def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
@@ -29,21 +30,7 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
     with Store.open(database, create=False) as store:
         if gpu_here(tell) is None:
             return None
-        return cached_file(digest(__version__, store.database.digest()), lambda: _pack(store, tell))
-
-
-def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
-    """Return the bytes of a C library with the store's best GPU kernels, without kernels not verified in full.
-
-    Raise InputError if no GPU kernel in the store was verified in full.
-    """
-    if not any(row.compute_capability and row.verified_in_full for row in store.best()):
-        raise InputError(
-            f"{store.path} has no winner of a GPU that was verified in full: tune there, or name --pretuned or"
-            " --library"
-        )
-    tell(f"building a library of the kernels in {store.path}, the first time only")
-    return _library(store, exportable(store, usable(store, store.best(), tell), tell), tell)
+        return cached_file(digest(__version__, store.database.digest()), lambda: _built(store, tell, REMEDY))
 
 
 def pretuned_path(tell: Callable[[str], None]) -> Path | None:
@@ -67,37 +54,30 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
         tell(f"{device_name} borrows kernels that were measured on {found.device_name}: tune on this GPU for its own")
     key = digest(__version__, PREFIX, found.file.read_text(encoding="utf-8"))
     try:
-        return cached_file(key, lambda: _pretuned(found, tell))
+        return cached_file(key, lambda: _of_text(found, tell))
     except (InputError, ToolMissing) as error:
         tell(f"{error}: {LEFT}")
         return None
 
 
-def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
-    """Return the bytes of a C library with the pretuned kernels in `text`.
-
-    Raise InputError if none of these kernels was verified in full, and ToolMissing if the compiler is missing.
-    """
-    if not text.is_verified():
-        raise InputError(f"no kernel that was measured on {text.device_name} is verified in full yet")
-    compiler_command()
-    with text.path() as path, opened(path) as (database, left_out):
+def _of_text(text: Pretuned, tell: Callable[[str], None]) -> bytes:
+    """Return the bytes of a C library with the pretuned kernels in `text`. Raise the errors of `_built`."""
+    compiler_command()  # raises ToolMissing before the slow reading
+    with text.path() as path, opened(path) as (database, _):
         database.path = Path(f"{PREFIX}{text.name}")  # the name in messages
-        store = Store(database)
-        if left_out:
-            tell(f"left out: {len(left_out)} pretuned configurations, whose kernel code changed in this tsm2-tune")
-        rows = usable(store, store.best(), tell)
-        found = [row for row in rows if row.verified_in_full]
-        if count := len(rows) - len(found):
-            tell(f"left out: {count} pretuned kernel{'s' if count > 1 else ''}, not verified in full")
-        if found:
-            tell(f"compiling the kernels that were measured on {text.device_name}, the first time only")
-        return _library(store, with_between(store, tell, found), tell)
+        return _built(Store(database), tell)
 
 
-def _library(store: Store, rows: Sequence[BestRow], tell: Callable[[str], None]) -> bytes:
-    """Return the bytes of a C library with these kernels from the store.
+def _built(store: Store, tell: Callable[[str], None], remedy: str = "") -> bytes:
+    """Return the bytes of a C library with the store's best GPU kernels, without kernels not verified in full.
 
     Kernels whose cubins are not verified and cannot be verified now are left out; cuBLAS computes their products.
+    Raise InputError, which ends with `remedy`, if no GPU kernel in the store was verified in full. Raise ToolMissing
+    if the compiler is missing.
     """
-    return exported_library(store, rows, "libtsm2.so", Unverified.LEFT_OUT, tell)[0]
+    rows = store.best()
+    if not any(row.compute_capability and row.verified_in_full for row in rows):
+        raise InputError(f"{store.path} has no winner of a GPU that was verified in full{remedy}")
+    tell(f"building a library of the kernels in {store.path}, the first time only")
+    found = exportable(store, usable(store, rows, tell), tell)
+    return exported_library(store, found, "libtsm2.so", Unverified.LEFT_OUT, tell)[0]

@@ -29,12 +29,6 @@ class Pretuned:
     compute_capability: str  # "9.0"
     file: Traversable
 
-    def is_verified(self) -> bool:
-        """Return whether a trial in the file has passed the full verification."""
-        with self.file.open(encoding="utf-8") as lines:
-            place = 1 + json.loads(lines.readline())["lines"]["trial"].index("full_verdict")
-            return any(line[0] == "trial" and line[place] is not None for line in map(json.loads, lines))
-
     @contextmanager
     def path(self) -> Iterator[Path]:
         """Yield a path of the file on disk. It may be a temporary copy that is deleted afterwards."""
