@@ -33,8 +33,7 @@ from tsm2_tune.runtime.choice.core import NO_KERNEL, Core
 from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
 from tsm2_tune.tuner.packs.choice import pretuned_kernels
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
-from tsm2_tune.tuner.packs.gains import mean
-from tsm2_tune.tuner.packs.left_out import vendor_us, with_gain_errors
+from tsm2_tune.tuner.packs.gains import mean, vendor_us, with_gain_errors
 
 SHARES = (1.0, 0.5, 0.25, 0.1)
 DRAWS = 3  # random thinned packs of each share

@@ -12,7 +12,7 @@ import pytest
 from tests.predicted import GPU, HERE, PLAIN, RATES, THERE, US, Shape, core, measured, pair, product
 from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, Times
-from tsm2_tune.tuner.packs.left_out import left_out, with_gain_errors
+from tsm2_tune.tuner.packs.gains import left_out, with_gain_errors
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 

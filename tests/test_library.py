@@ -21,7 +21,7 @@ from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.runtime.choice.choose import core_record
 from tsm2_tune.runtime.choice.core import NO_KERNEL
 from tsm2_tune.tuner.packs.core_pack import core_of
-from tsm2_tune.tuner.packs.left_out import with_gain_errors
+from tsm2_tune.tuner.packs.gains import with_gain_errors
 
 pytestmark = IN_C
 SPLIT_PRODUCT = Call("f32", "TN", 70, 9, 3)  # 3 x 3 tiles

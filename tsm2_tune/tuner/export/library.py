@@ -20,7 +20,7 @@ from tsm2_tune.tuner.export.cubins import Cubins, Unverified, key_of, verified_c
 from tsm2_tune.tuner.export.gathered import Kernel, gathered
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, code_numbers, core_pack
-from tsm2_tune.tuner.packs.left_out import with_gain_errors
+from tsm2_tune.tuner.packs.gains import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write_all

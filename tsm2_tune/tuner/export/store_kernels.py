@@ -13,7 +13,7 @@ from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_
 from tsm2_tune.tuner.export.measured_times import VendorElsewhere, vendor_elsewhere
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels, no_kernel
-from tsm2_tune.tuner.packs.left_out import with_gain_errors
+from tsm2_tune.tuner.packs.gains import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.store import Store
