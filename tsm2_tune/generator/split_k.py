@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
@@ -180,14 +180,6 @@ def _share(candidate: Candidate) -> int:
     return candidate.problem.k // tunable(candidate, "splits")
 
 
-def _grid_fills_device(candidate: Candidate) -> bool:
-    """Return whether the grid nearly fills the device, or no other division of the work would enlarge the grid."""
-    blocks = candidate.problem.batch * candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
-    enough = min(candidate.occupancy.blocks_per_sm or 1, BLOCKS_PER_SM) * NEARLY_ALL
-    could_divide = tunable(candidate, "row_tiles") > 1 or _share(candidate) >= 2 * LEAST_SHARE
-    return blocks >= enough * candidate.limits.sms or not could_divide
-
-
 def are_whole_waves(splits: int, limits: DeviceLimits) -> bool:
     """Return whether `splits` is a multiple of the number of multiprocessors, or less than it.
 
@@ -253,20 +245,54 @@ def in_one_wave(family: Design, config: C, problem: Problem, limits: DeviceLimit
     return next(c for c in every if ONE_WAVE.keeps(Candidate(family, c, problem, limits, Guidelines())))
 
 
-SPLITTING_RULES = (
-    Rule(
+def _chunks_for_all(candidate: Candidate) -> bool:
+    """Return whether most pipelines of the grid have a k tile. A block may have several pipelines."""
+    problem, launch, splits = candidate.problem, candidate.launch, tunable(candidate, "splits")
+    rings = launch.threads // int(getattr(candidate.config, "ring_threads", launch.threads))
+    tiles = launch.tiles(problem.m, problem.n) if launch.persistent else 1  # tiles of C that share the blocks
+    chunks = tiles * -(-problem.k // candidate.geometry.tile.k)
+    return splits == WIDE_SPLITS[0] or mostly_busy(splits * rings, chunks)
+
+
+CHUNKS_FOR_ALL = Rule(
+    "chunks-for-all",
+    "shape",
+    "most blocks should have at least one k tile",
+    _chunks_for_all,
+    of=(RESOURCES, "splits"),
+)
+
+
+def share_worth_a_block(*of: str, least: Callable[[Candidate], int] = lambda candidate: LEAST_SHARE) -> Rule:
+    """Return the rule that drops short slices of k. `least` reads the tunables in `of`."""
+    return Rule(
         "share-worth-a-block",
         "shape",
         "a block with few columns of A spends most of its time on partial sums",
-        lambda c: tunable(c, "splits") == 1 or _share(c) >= LEAST_SHARE,
-        of=("splits",),
-    ),
-    Rule(
-        "grid-fills-device",
-        "shape",
-        "every multiprocessor should have two blocks, or one if only one fits: split k or reduce row tiles per block",
-        _grid_fills_device,
-        of=(RESOURCES, "splits", "row_tiles"),
-    ),
+        lambda c: tunable(c, "splits") == 1 or _share(c) >= least(c),
+        of=(*of, "splits"),
+    )
+
+
+def grid_fills_device(blocks_per_sm: int, least: Callable[[Candidate], int] = lambda candidate: LEAST_SHARE) -> Rule:
+    """Return the rule that the grid nearly fills the device, unless no other division of the work would enlarge it.
+
+    A multiprocessor should have this many blocks, or fewer if fewer fit. A slice of k has at least `least` columns.
+    """
+
+    def keeps(candidate: Candidate) -> bool:
+        blocks = candidate.problem.batch * candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
+        enough = min(candidate.occupancy.blocks_per_sm or 1, blocks_per_sm) * NEARLY_ALL
+        has_row_tiles = int(getattr(candidate.config, "row_tiles", 1)) > 1
+        could_divide = has_row_tiles or _share(candidate) >= 2 * least(candidate)
+        return blocks >= enough * candidate.limits.sms or not could_divide
+
+    because = "every multiprocessor should have blocks: split k, or reduce row tiles per block"
+    return Rule("grid-fills-device", "shape", because, keeps, of=(RESOURCES, "splits", "row_tiles"))
+
+
+SPLITTING_RULES = (
+    share_worth_a_block(),
+    grid_fills_device(BLOCKS_PER_SM),
     REGISTERS_REACHABLE,
 )

@@ -55,6 +55,15 @@ def vector_elements(problem: Problem) -> int:
     return VECTOR_BYTES // problem.dtype.element_bytes
 
 
+VECTORS_OF_16_BYTES = rule_of(
+    "vectors-of-16-bytes",
+    "limit",
+    "a thread reads at most 16 bytes at a time",
+    lambda config, problem: config.vector <= vector_elements(problem),
+    of=("vector",),
+)
+
+
 class Family(ABC, Generic[C]):
     """A kernel family: one CUDA template with its tunables, rules, resources and launch."""
 

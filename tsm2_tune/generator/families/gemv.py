@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.dtypes import FMA_DTYPES
-from tsm2_tune.generator.families.family import WARP_THREADS, Family, rule_of, vector_elements
+from tsm2_tune.generator.families.family import VECTORS_OF_16_BYTES, WARP_THREADS, Family, rule_of, vector_elements
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
@@ -27,10 +27,11 @@ from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import PartsOfK, Tunable
 from tsm2_tune.generator.split_k import (
     LEAST_SHARE,
-    NEARLY_ALL,
     adders,
     flat_splits,
+    grid_fills_device,
     in_turns,
+    share_worth_a_block,
     splits_to_prefer,
 )
 from tsm2_tune.generator.tiles import covering
@@ -129,15 +130,8 @@ def _rows_within_m(config: GemvConfig, problem: Problem) -> bool:
     return smallest or block_m(config) <= problem.m
 
 
-def _least_share(config: GemvConfig, problem: Problem) -> int:
-    return max(LEAST_SHARE, step(config, problem))
-
-
-def _grid_fills_device(candidate: Candidate) -> bool:
-    config, problem = candidate.config, candidate.problem
-    assert isinstance(config, GemvConfig)
-    could_divide = problem.k // config.splits >= 2 * _least_share(config, problem)
-    return candidate.launch.blocks(problem.m, problem.n) >= NEARLY_ALL * candidate.limits.sms or not could_divide
+def _least_share(candidate: Candidate) -> int:
+    return max(LEAST_SHARE, candidate.geometry.step)  # at least a column for each lane
 
 
 class Gemv(Family[GemvConfig]):
@@ -155,13 +149,7 @@ class Gemv(Family[GemvConfig]):
             lambda config, problem: problem.n == 1,
             of=(),
         ),
-        rule_of(
-            "vectors-of-16-bytes",
-            "limit",
-            "a load moves at most 16 bytes",
-            lambda config, problem: config.vector <= vector_elements(problem),
-            of=("vector",),
-        ),
+        VECTORS_OF_16_BYTES,
         rule_of(
             "rows-are-vectors",
             "limit",
@@ -190,19 +178,8 @@ class Gemv(Family[GemvConfig]):
             lambda config, problem: config.lanes == 1 or step(config, problem) < 2 * problem.k,
             of=("lanes", "vector"),
         ),
-        rule_of(
-            "share-worth-a-block",
-            "shape",
-            "a split-k slice should have many columns of A, at least one for each lane",
-            lambda config, problem: config.splits == 1 or problem.k // config.splits >= _least_share(config, problem),
-            of=("lanes", "vector", "splits"),
-        ),
-        Rule(
-            "grid-fills-device",
-            "shape",
-            "every multiprocessor should have a block: split k if there are too few rows",
-            _grid_fills_device,
-        ),
+        share_worth_a_block("threads", "lanes", "vector", least=_least_share),
+        grid_fills_device(1, _least_share),
         Rule(
             "few-waves",
             "shape",

@@ -17,10 +17,9 @@ from tsm2_tune.generator.families.family import STAGED_WITHOUT_VECTORS, Family
 from tsm2_tune.generator.families.stream_a import FEW_COLUMNS, MANY_COLUMNS
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import tunable
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
-from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.split_k import CHUNKS_FOR_ALL, SPLITS_OF_GRIDS, WIDE_SPLIT_RULES, wide_splits
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
 from tsm2_tune.generator.tiling import Geometry
 
@@ -90,17 +89,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         covering_rule("block_m", "m", sorted({rows for _, rows in TILES})),
         covering_rule("block_n", "n", COLUMNS),
         covering_rule("block_k", "k", CHUNKS),
-        Rule(
-            "chunks-for-all",
-            "shape",
-            "every block should have a k tile",
-            lambda c: (
-                tunable(c, "splits") == WIDE_SPLITS[0]
-                or c.launch.tiles(c.problem.m, c.problem.n) * -(-c.problem.k // tunable(c, "block_k"))
-                >= tunable(c, "splits")
-            ),
-            of=("block_m", "block_n", "block_k", "splits"),
-        ),
+        CHUNKS_FOR_ALL,
         *WIDE_SPLIT_RULES,
     )
     beside_resources = ("splits",)

@@ -62,6 +62,19 @@ def covering_rule(
     return Rule(f"{tunable}-within-{extent}", "shape", because, keeps, (tunable,), covering)
 
 
+def rows_within_m(*of: str, **smallest: int) -> Rule:
+    """Return the rule that drops tiles of more rows than m, but keeps those with these values of the tunables.
+
+    `smallest` and `of` together are the tunables that determine a tile's rows.
+    """
+
+    def keeps(candidate: Candidate) -> bool:
+        is_smallest = all(tunable(candidate, name) == value for name, value in smallest.items())
+        return is_smallest or candidate.geometry.tile.m <= candidate.problem.m
+
+    return Rule("rows-within-m", "shape", "a tile of more rows than m leaves threads idle", keeps, (*of, *smallest))
+
+
 VECTOR_HOLDS_AN_ELEMENT = Rule(
     "vector-holds-an-element",
     "limit",

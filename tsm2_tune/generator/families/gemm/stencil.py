@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, TypeVar
 import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families.family import WARP_THREADS, rule_of, vector_elements
+from tsm2_tune.generator.families.family import VECTORS_OF_16_BYTES, WARP_THREADS, rule_of, vector_elements
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule
@@ -190,12 +190,7 @@ STENCIL_RULES = (
         "asynchronous copies to shared memory need compute capability 8.0 or newer",
         lambda c: tunable(c, "buffers") == 1 or not (0, 0) < c.limits.compute_capability < OLDEST_WITH_COPIES,
     ),
-    rule_of(
-        "vectors-of-16-bytes",
-        "limit",
-        "a thread reads at most 16 bytes of shared memory at a time",
-        lambda config, problem: config.vector <= vector_elements(problem),
-    ),
+    VECTORS_OF_16_BYTES,
     rule_of(
         "vectors-fit-threads",
         "limit",

@@ -16,7 +16,6 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.dtypes import FMA_DTYPES, TF32_DTYPES
 from tsm2_tune.generator.families.family import rule_of
 from tsm2_tune.generator.families.inner.kernel import (
-    CHUNKS_FOR_ALL,
     InnerConfig,
     Splits,
     Streamed,
@@ -25,7 +24,7 @@ from tsm2_tune.generator.families.inner.kernel import (
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, ThreadColumns, ThreadRows, Tunable
-from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
+from tsm2_tune.generator.split_k import CHUNKS_FOR_ALL, SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
 from tsm2_tune.generator.tiles import LARGEST_THIN, mirrored, thread_tiles, tile_rules
 from tsm2_tune.generator.tiling import VECTOR_BYTES
 

@@ -17,10 +17,17 @@ from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import WARP_THREADS, WITHOUT_VECTORS, rule_of, vector_elements
-from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, Inner, InnerConfig, Splits
+from tsm2_tune.generator.families.inner.kernel import Inner, InnerConfig, Splits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.tunables import RingStages, ThreadColumns, ThreadRows, Tunable
-from tsm2_tune.generator.split_k import MULTIPROCESSORS, SMALL_K, WIDE_SPLIT_RULES, in_turns, wide_splits
+from tsm2_tune.generator.split_k import (
+    CHUNKS_FOR_ALL,
+    MULTIPROCESSORS,
+    SMALL_K,
+    WIDE_SPLIT_RULES,
+    in_turns,
+    wide_splits,
+)
 from tsm2_tune.generator.tiles import covering, tile_rules
 from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 

@@ -17,15 +17,11 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import WARP_THREADS, Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.rules import RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import (
     MOST_ADDERS,
     SMALL_K,
-    WIDE_SPLITS,
     flat_splits,
-    mostly_busy,
     splits_of_few_chunks,
     wide_splits,
 )
@@ -178,18 +174,3 @@ def proposed_splits(problem: Problem, limits: DeviceLimits, *, block_k: int, blo
     if problem.k > SMALL_K:
         return [wide_splits(limits, blocks)]
     return splits_of_few_chunks(problem.k, block_k=block_k, stages=1, limits=limits)[:2]
-
-
-def _chunks_for_all(candidate: Candidate) -> bool:
-    assert isinstance(candidate.family, Inner)
-    splits, block_k = tunable(candidate, "splits"), candidate.family.block_k(candidate.config, candidate.problem)
-    return splits == WIDE_SPLITS[0] or mostly_busy(splits, -(-candidate.problem.k // block_k))
-
-
-CHUNKS_FOR_ALL = Rule(
-    "chunks-for-all",
-    "shape",
-    "most blocks should have at least one k tile",
-    _chunks_for_all,
-    of=(RESOURCES, "splits"),
-)

@@ -17,10 +17,10 @@ from typing import Annotated, Any, ClassVar
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import HAS_HALF_TENSOR_CORES
 from tsm2_tune.generator.families.family import WARP_THREADS, WITHOUT_VECTORS
-from tsm2_tune.generator.families.inner.kernel import CHUNKS_FOR_ALL, Inner, InnerConfig, Splits, proposed_splits
+from tsm2_tune.generator.families.inner.kernel import Inner, InnerConfig, Splits, proposed_splits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.tunables import EvictFirst, Tunable, WarpOctets, WarpStrips
-from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
+from tsm2_tune.generator.split_k import CHUNKS_FOR_ALL, SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
 from tsm2_tune.generator.tiles import covering, tile_rules
 from tsm2_tune.generator.tiling import VECTOR_BYTES
 

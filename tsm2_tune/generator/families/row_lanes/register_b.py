@@ -23,7 +23,12 @@ from tsm2_tune.generator.families.row_lanes.kernel import (
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import tunable
-from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, strides_fill_device
+from tsm2_tune.generator.space.rules import (
+    REGISTERS_REACHABLE,
+    VECTOR_HOLDS_AN_ELEMENT,
+    rows_within_m,
+    strides_fill_device,
+)
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
 from tsm2_tune.generator.tiling import VECTOR_BYTES as PACK_BYTES
@@ -167,13 +172,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
             lambda config, problem: _fits(min(problem.n, MOST_COLUMNS), config.teams * config.columns),
             of=("teams", "columns"),
         ),
-        rule_of(
-            "rows-within-m",
-            "shape",
-            "a tile of more rows than m leaves lanes idle",
-            lambda config, problem: config.rows == ROWS_TILES[0][0] or block_rows(config) <= problem.m,
-            of=("threads", "lanes", "teams", "rows"),
-        ),
+        rows_within_m("threads", "lanes", "teams", rows=ROWS_TILES[0][0]),
         strides_fill_device("threads", "lanes", "teams", "rows"),
         REGISTERS_REACHABLE,
     )

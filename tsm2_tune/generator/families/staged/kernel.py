@@ -17,10 +17,10 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import STAGED_WITHOUT_VECTORS, WARP_THREADS, Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, RingStages, Threads, Tunable
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, are_whole_waves
+from tsm2_tune.generator.split_k import CHUNKS_FOR_ALL, WIDE_SPLIT_RULES, WIDE_SPLITS, are_whole_waves
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, is_general, tile_rules
 from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
 
@@ -83,25 +83,7 @@ class SymmetricConfig(KernelConfig):
         return self.tile
 
 
-def _chunks_for_all(candidate: Candidate) -> bool:
-    problem, launch = candidate.problem, candidate.launch
-    rings = tunable(candidate, "splits") * (tunable(candidate, "threads") // tunable(candidate, "ring_threads"))
-    smallest = tunable(candidate, "splits") == WIDE_SPLITS[0]
-    tiles = launch.tiles(problem.m, problem.n) if launch.persistent else 1  # tiles of C that share the blocks
-    return smallest or tiles * problem.k >= rings * tunable(candidate, "block_k")
-
-
-RING_RULES = (
-    Rule(
-        "chunks-for-all",
-        "shape",
-        "every pipeline should have at least one k tile",
-        _chunks_for_all,
-        of=(RESOURCES, "splits"),
-    ),
-    *WIDE_SPLIT_RULES,
-    REGISTERS_REACHABLE,
-)
+RING_RULES = (CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
 
 C = TypeVar("C", bound=FullConfig | SymmetricConfig)
 F = TypeVar("F", bound=FullConfig)

@@ -29,7 +29,7 @@ from tsm2_tune.generator.families.family import WARP_THREADS, Family, vector_ele
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
-from tsm2_tune.generator.space.rules import RESOURCES, Rule, covering_rule
+from tsm2_tune.generator.space.rules import RESOURCES, Rule, covering_rule, rows_within_m
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, PartsOfK, RowTiles, Tunable
 from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, SPLITTING_RULES, most_loads
 from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
@@ -138,21 +138,6 @@ def streaming_rules(axes: Axes, *own: Rule) -> tuple[Rule, ...]:
         *own,
         *SPLITTING_RULES,
     )
-
-
-def rows_within_m(**smallest: int) -> Rule:
-    """Return the rule that drops blocks of more rows than m, but keeps the smallest block.
-
-    `smallest` maps the tunables that determine a block's rows to their least options.
-    """
-
-    def keeps(candidate: Candidate) -> bool:
-        is_smallest = all(tunable(candidate, name) == value for name, value in smallest.items())
-        block_rows = candidate.launch.rows_per_block // tunable(candidate, "row_tiles")
-        return is_smallest or block_rows <= candidate.problem.m
-
-    because = "a block of more rows than m leaves threads idle"
-    return Rule("rows-within-m", "shape", because, keeps, of=tuple(smallest))
 
 
 class StreamA(Family[C]):
