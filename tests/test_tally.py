@@ -1,11 +1,10 @@
-"""The time left of a run never jumps, and the best is compared with the vendor."""
+"""The time left of a run is near the truth, and the best is compared with the vendor."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -133,16 +132,13 @@ RUNS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("simulated", RUNS, ids=str)
-def test_the_time_left_is_near_the_truth_and_never_jumps(simulated: Simulated) -> None:
+def test_the_time_left_is_near_the_truth(simulated: Simulated) -> None:
     ratios = []
     for seed in range(4):
         told = simulated.told(seed)
         length = told[0][0]
         known = [(left, seconds) for left, seconds in told if seconds is not None]
         assert known[0][0] > 0.9 * length
-        for (left_before, before), (left, seconds) in pairwise(known[:-1]):
-            change = abs(seconds - max(0.0, before - (left_before - left)))
-            assert change <= 0.15 * max(before, seconds) + 1.0, (seed, left, before, seconds)
         ratios += [seconds / left for left, seconds in known if 0.2 * length < left < 0.8 * length]
     assert 0.8 < median(ratios) < 1.4
     assert sum(0.5 < ratio < 2.0 for ratio in ratios) > 0.95 * len(ratios)
@@ -159,26 +155,30 @@ def after_three_trials(tally: Tally, now: list[float], *first: Any) -> Tally:
     return tally
 
 
-def test_the_time_left_counts_down_and_is_bounded_by_the_budget() -> None:
+def test_the_time_left_is_that_of_the_share_that_this_run_has_not_done() -> None:
     now = [0.0]
     for first, left in ((started(), 57.0), (started(seconds_before=40.0, tried_before=9), 17.0)):
         bounded = Tally(Options(budget_seconds=60.0), 1, lambda: now[0])
-        assert after_three_trials(bounded, now, first).remaining_seconds == left
+        assert after_three_trials(bounded, now, first).remaining_seconds == pytest.approx(left)
+    tally = Tally(Options(), 1, lambda: now[0])
+    tally.update(started(13), "0")
+    assert tally.remaining_seconds is None
     tally = after_three_trials(Tally(Options(), 1, lambda: now[0]), now, started(13))
     for seconds, left in ((0.0, 10.0), (4.0, 6.0), (40.0, 0.0)):
         now[0] += seconds
-        assert tally.remaining_seconds == left
+        assert tally.remaining_seconds == pytest.approx(left)
     for event in (ended(), TrialStored(trial(1.0), 1), FinalStored(final((configuration(), 1.0))), ended()):
         tally.update(event, "0")
     assert (tally.turns, list(tally.ended), tally.remaining_seconds) == ({}, [PROBLEM], 0.0)
 
 
-def test_runs_that_share_problems_halve_the_time_left() -> None:
+@pytest.mark.parametrize(("m", "share"), [(1, 2 / 11), (PROBLEM.m, 1 / 11)], ids=["two problems", "the same one"])
+def test_runs_that_share_problems_halve_the_time_left(m: int, share: float) -> None:
     now = [0.0]
-    both = (started(3), started(3, replace(PROBLEM, m=1)))
+    both = (started(3), started(3, replace(PROBLEM, m=m)))
     tally = after_three_trials(Tally(Options(), 11, lambda: now[0]), now, *both)
-    assert tally.remaining_seconds == pytest.approx(9 * 3 / 2)
-    assert tally.share == pytest.approx(2 / 11)
+    assert tally.share == pytest.approx(share)
+    assert tally.remaining_seconds == pytest.approx(3 * (1 - share) / share)
 
 
 @pytest.mark.parametrize(

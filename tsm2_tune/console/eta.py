@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, inf
+from math import inf
 from statistics import geometric_mean
 
 from tsm2_tune.generator.problem import Problem
@@ -20,15 +20,11 @@ from tsm2_tune.tuner.runs.events import (
     RunEnded,
     TrialInterrupted,
     TrialStored,
-    WinnerVerified,
 )
 from tsm2_tune.tuner.search.options import Options
 
-LEAST_TRIALS = 3  # trials of a run before the remaining time is shown
-PRIOR_TRIALS = 5  # weight of the earlier problems' time per trial, as a number of trials of the present problem
-LEAST_LAG_SECONDS = 5.0  # least time constant with which the shown time follows the estimate
+LEAST_SHARE = 0.02  # of all problems, that this run has tuned before the remaining time is shown
 SILENCE_SECONDS = 15.0  # least time between two lines on the progress, if there are no live lines
-LAG_PARTS = 5  # remaining time over the time constant, if the constant is larger than LEAST_LAG_SECONDS
 
 
 @dataclass(slots=True)
@@ -42,10 +38,6 @@ class ProblemProgress:
     best_us: float | None  # the least median so far
     vendor_us: float | None  # cuBLAS's least median; None if it was not measured
     floor_us: float | None = None  # least time that the device's rates allow; None before this run's first trial
-    trials: int = 0  # trials of this run
-    pace_seconds: float = 0.0  # total time of this run's trials except the first, which waits for the compiler
-    last_at: float = 0.0  # when the last trial ended, or the problem began
-    is_searched: bool = False  # whether the search has ended, and the fastest kernels are timed again
 
     @property
     def x_vendor(self) -> float | None:
@@ -58,30 +50,10 @@ class ProblemProgress:
         return None if self.best_us is None or self.floor_us is None else 100 * self.floor_us / self.best_us
 
 
-@dataclass(slots=True)
-class _Mean:
-    """The mean of the values added so far."""
-
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, total: float, count: int = 1) -> None:
-        self.total += total
-        self.count += count
-
-    @property
-    def value(self) -> float:
-        """The mean; 0 if no value was added."""
-        return self.total / self.count if self.count else 0.0
-
-
 class Tally:
     """The progress of a run and its estimated remaining time. Several named devices may share the problems.
 
-    The estimate assumes that the remaining trials of a problem take as long as its trials so far, within the budget.
-    The last measurements of a problem are assumed to take as long as those of earlier problems, on average. A problem
-    that has not begun is assumed to take as long as the problems before it, on average. The shown time follows a new
-    estimate slowly, so that it does not jump.
+    The estimate assumes that this run tunes the remaining share of the problems at its mean rate so far.
     """
 
     def __init__(self, options: Options, problems: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -89,32 +61,28 @@ class Tally:
         self._clock = clock
         self.turns: dict[str, ProblemProgress] = {}  # each run's present problem, by the run's name
         self.ended: dict[Problem, ProblemEnded] = {}
-        self._began: dict[str, float] = {}  # when the run's previous problem ended, by the run's name
+        self._before: dict[Problem, float] = {}  # the share of each begun problem that earlier runs had tuned
         self._started = clock()
-        self._durations, self._finals, self._pace = _Mean(), _Mean(), _Mean()  # seconds of problems, finals, trials
-        self._end: float | None = None  # the shown time of the end
-        self._shown_at = self._started
+        self._end: float | None = None  # the estimated time of the end
 
     def update(self, event: Event, run: str = "") -> None:
         """Update the progress after an event of the run with this name."""
-        now, turn = self._clock(), self.turns.get(run)
+        turn = self.turns.get(run)
         if isinstance(event, ProblemStarted):
-            self.turns[run] = self._turn(event, now)
+            turn = self.turns[run] = self._turn(event)
+            self._before.setdefault(turn.problem, self.share_of(turn))
         elif turn is None:
             return
         elif isinstance(event, RunEnded | ProblemLeft):
             del self.turns[run]
-            self._began[run] = now
         elif isinstance(event, TrialStored | TrialInterrupted):
             _add(turn, event.trial)
-            turn.last_at = now
         elif isinstance(event, FinalStored):
             self._add_final(turn, event)
-        elif isinstance(event, WinnerVerified):
-            turn.is_searched = True
         elif isinstance(event, ProblemEnded):
-            self._end_turn(run, turn, event, now)
-        self._move_end(now)
+            del self.turns[run]
+            self.ended[event.problem] = event
+        self._estimate()
 
     @property
     def remaining_seconds(self) -> float | None:
@@ -122,18 +90,13 @@ class Tally:
         return None if self._end is None else max(0.0, self._end - self._clock())
 
     @property
-    def has_finals(self) -> bool:
-        """Whether the remaining time includes the last measurements and the verification of each problem's winner.
-
-        The time for these is unknown, and not included, until the first problem has ended.
-        """
-        return self._finals.count > 0
-
-    @property
     def share(self) -> float:
         """The share of all problems that is tuned, from 0 to 1. The present problem counts in part."""
-        parts = sum(map(self.share_of, self.turns.values()))
-        return min(1.0, (len(self.ended) + parts) / max(1, self.problems))
+        parts = dict[Problem, float]()
+        for turn in tuple(self.turns.values()):  # a copy, since another thread adds problems
+            if turn.problem not in self.ended:
+                parts[turn.problem] = max(parts.get(turn.problem, 0.0), self.share_of(turn))
+        return min(1.0, (len(self.ended) + sum(parts.values())) / max(1, self.problems))
 
     def share_of(self, turn: ProblemProgress) -> float:
         """Return how much of the present problem is done, from 0 to 1.
@@ -156,7 +119,7 @@ class Tally:
         known = [x for x in won if x is not None]
         return geometric_mean(known) if known else None
 
-    def _turn(self, event: ProblemStarted, now: float) -> ProblemProgress:
+    def _turn(self, event: ProblemStarted) -> ProblemProgress:
         kept = len(event.space.kept)
         most = self.options.max_trials
         return ProblemProgress(
@@ -166,61 +129,22 @@ class Tally:
             spent_seconds=event.seconds_before,
             best_us=event.best_before_us,
             vendor_us=event.vendor_us,
-            last_at=now,
         )
 
     def _add_final(self, turn: ProblemProgress, event: FinalStored) -> None:
         """Update the best times with those of the final measurements, in the L2 state that decides the ranking."""
-        turn.is_searched = True
         cache, final = self.options.cache, event.final
         ours = [measured.median_us for _, measured in final.measurements if measured.cache is cache]
         theirs = [one for one in final.vendor if one.measurement.cache is cache and one.verdict.correct]
         turn.best_us = min(ours, default=turn.best_us)
         turn.vendor_us = min((one.measurement.median_us for one in theirs), default=turn.vendor_us)
 
-    def _end_turn(self, run: str, turn: ProblemProgress, event: ProblemEnded, now: float) -> None:
-        del self.turns[run]
-        self.ended[event.problem] = event
-        self._durations.add(now - self._began.get(run, self._started))
-        self._began[run] = now
-        self._finals.add(now - turn.last_at)
-        self._pace.add(turn.pace_seconds, max(0, turn.trials - 1))
-
-    def _move_end(self, now: float) -> None:
-        """Move the shown time of the end towards the new estimate."""
-        seconds = self._estimate(now)
-        if seconds is None:
-            return
-        end = now + seconds
-        if self._end is not None and len(self.ended) < self.problems:
-            lag = max(LEAST_LAG_SECONDS, seconds / LAG_PARTS)
-            end = self._end + (end - self._end) * (1 - exp(-(now - self._shown_at) / lag))
-        self._end, self._shown_at = end, now
-
-    def _estimate(self, now: float) -> float | None:
-        finals, seconds = self._finals.value, 0.0
-        durations = _Mean(self._durations.total, self._durations.count)
-        for run, turn in self.turns.items():
-            search = 0.0 if turn.is_searched else self._search_seconds(turn)
-            if search is None:
-                return None
-            own = search + (max(0.0, finals - (now - turn.last_at)) if turn.is_searched else finals)
-            durations.add(now - self._began.get(run, self._started) + own)
-            seconds += own
-        future = max(0, self.problems - len(self.ended) - len(self.turns))
-        return (seconds + future * durations.value) / max(1, len(self.turns))
-
-    def _search_seconds(self, turn: ProblemProgress) -> float | None:
-        """Return the estimated remaining seconds of the problem's search; None if there are too few trials yet."""
-        if turn.tried >= turn.total:
-            return 0.0
-        if not self._pace.count and turn.trials < LEAST_TRIALS:
-            return None
-        prior = min(self._pace.count, PRIOR_TRIALS)
-        pace = _Mean(turn.pace_seconds + prior * self._pace.value, max(0, turn.trials - 1) + prior)
-        budget = self.options.budget_seconds
-        in_budget = inf if budget is None else max(0.0, budget - turn.spent_seconds)
-        return min(pace.value * (turn.total - turn.tried), in_budget)
+    def _estimate(self) -> None:
+        """Estimate the time of the end, if enough is tuned. Several devices may tune the same problem."""
+        now, share = self._clock(), self.share
+        done = share - sum(self._before.values()) / max(1, self.problems)
+        if done >= LEAST_SHARE or share == 1.0:
+            self._end = now + (now - self._started) * (1.0 - share) / max(done, LEAST_SHARE)
 
 
 class PairTally:
@@ -270,9 +194,7 @@ def counted(count: int, what: str) -> str:
 
 
 def _add(turn: ProblemProgress, trial: Trial) -> None:
-    turn.pace_seconds += trial.total_seconds if turn.trials else 0.0
     turn.spent_seconds += trial.total_seconds
-    turn.trials += 1
     turn.tried += 1
     turn.total = max(turn.total, turn.tried)  # `total` excludes variants of the fastest configurations
     turn.floor_us = trial.floor_us
@@ -280,9 +202,9 @@ def _add(turn: ProblemProgress, trial: Trial) -> None:
         turn.best_us = min(trial.measurement.median_us, turn.best_us or inf)
 
 
-def remaining_text(seconds: float, what: str = "") -> str:
-    """Return a text such as "12 min left". `what` follows the unit, such as " of search"."""
+def remaining_text(seconds: float) -> str:
+    """Return a text such as "12 min left"."""
     for unit, length, most in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 72)):
         if seconds < most * length:
-            return f"{seconds / length:.0f} {unit}{what} left"
-    return f"{seconds / 86400:.0f} days{what} left"
+            return f"{seconds / length:.0f} {unit} left"
+    return f"{seconds / 86400:.0f} days left"

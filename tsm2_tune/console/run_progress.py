@@ -314,16 +314,14 @@ class RunProgress:
 
     @property
     def remaining(self) -> str:
-        """Text with the estimated remaining time and the phases that this time does not include; "" at the end."""
-        tally = self._tally
-        if tally.remaining_seconds is None or len(tally.ended) >= tally.problems:
+        """Text with the estimated remaining time, which does not include pairs; "" at the end."""
+        seconds = self._tally.remaining_seconds
+        if seconds is None or len(self._tally.ended) >= self._tally.problems:
             return ""
-        pairs = "pairs" if self._has_pairs and tally.problems > 1 else ""
-        later = list(filter(None, ("" if tally.has_finals else "finals", pairs)))
-        if round(tally.remaining_seconds) == 0:  # a phase of unknown length
-            return f"{' and '.join(later)} left" if later else ""
-        what = "" if tally.has_finals else " of search"
-        return ", then ".join([remaining_text(tally.remaining_seconds, what), *later])
+        has_pairs = self._has_pairs and self._tally.problems > 1
+        if round(seconds) == 0:  # the last final, of unknown length
+            return "pairs left" if has_pairs else ""
+        return f"{remaining_text(seconds)}{', then pairs' if has_pairs else ''}"
 
     def _of_problems(self, run: str) -> str:
         """Return a line's prefix: the run's name and, without progress bars, its problem's number, such as "2/7"."""
