@@ -125,18 +125,25 @@ def test_a_reader_sorts_filters_and_chooses(opened: Callable[..., Any]) -> None:
     assert page.locator("#trial-table tbody tr").count() == 0
 
     def cells(part: str) -> list[list[str]]:
-        rows = page.locator(f"#map-table {part} tr").all()
+        rows = page.locator(f"#numbers-heat-map {part} tr").all()
         return [row.locator("th, td").all_text_contents() for row in rows]
 
     assert page.locator("#map-of option").count() == 2
     page.locator("#maps summary").click()
-    assert cells("thead") == [["columns", "64", "128", "256", "512"]]
+    page.wait_for_selector("#numbers-heat-map table")
+    assert cells("thead") == [["threads", "columns", "least us", "trials"]]
     page.select_option("#map-x", "columns")
     page.select_option("#map-y", "threads")
-    assert cells("thead") == [["threads", "4", "8"]]
-    assert cells("tbody") == [
-        ["64", "496", "492"], ["128", "476", "472"], ["256", "456", "452"], ["512", "436", "432"],
-    ]  # fmt: skip
+    assert cells("thead") == [["columns", "threads", "least us", "trials"]]
+    assert sorted(cells("tbody")) == sorted(
+        [columns, threads, str(500 - 20 * number - int(columns)), "1"]
+        for number, threads in enumerate(("64", "128", "256", "512"))
+        for columns in ("4", "8")
+    )
+    page.locator("#roofline summary").click()
+    page.wait_for_selector("#numbers-roofline table")
+    kinds = page.locator("#numbers-roofline tbody td:nth-child(2)").all_text_contents()
+    assert {kind: kinds.count(kind) for kind in kinds} == {"trial": 18, "winner": 4, "cuBLAS": 4}
 
     search, against = page.locator("#choices-convergence select").all()
     choose: Callable[[], object]
@@ -157,6 +164,7 @@ def test_the_page_fits_its_window(opened: Callable[..., Any], width: int) -> Non
 def test_no_table_scrolls_sideways(opened: Callable[..., Any], name: str, request: pytest.FixtureRequest) -> None:
     page = opened(request.getfixturevalue(name), viewport={"width": 1280, "height": 800})
     page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true; })")
+    page.wait_for_function("[...document.querySelectorAll('details')].every((one) => one.querySelector('table'))")
     tables = page.locator(".scroll").evaluate_all(
         "all => all.map((one) => [one.ariaLabel, one.scrollWidth - one.clientWidth, one.clientWidth])"
     )

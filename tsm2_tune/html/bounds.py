@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST_WINNERS = 2000  # rows of the table of winners, and dots of the chart of gains
-MOST_PROBLEMS = 500  # rows of the tables behind charts
+MOST_PROBLEMS = 500  # rows of the table of searches
 MOST_LOSSES = 100
 MOST_POINTS = 3000  # of the roofline chart: a browser draws so many SVG elements in under a second
 MOST_SEARCHES = 100  # lines of the convergence chart

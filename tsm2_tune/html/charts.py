@@ -52,6 +52,7 @@ def _tooltip(*fields: tuple[str, str]) -> list[Spec]:
     texts = {
         "problem",
         "config",
+        "other_config",
         "routine",
         "device",
         "what",
@@ -142,8 +143,8 @@ def roofline(rows: Sequence[Spec]) -> Spec:
     chosen = [{"filter": "datum.device === device && datum.dtype === dtype"}]
     at = {"x": _log("intensity", "flop/byte"), "y": _log("gflops", "GFLOP/s")}
     tooltip = _tooltip(
-        ("what", ""), ("problem", "problem"), ("config", "configuration or routine"), ("us", "us"),
-        ("gflops", "GFLOP/s"), ("intensity", "flop/byte"), ("cache", "L2"),
+        ("problem", "problem"), ("what", "what"), ("device", "device"), ("config", "configuration or routine"),
+        ("us", "us"), ("gflops", "GFLOP/s"), ("intensity", "flop/byte"), ("cache", "L2"),
     )  # fmt: skip
     points = {
         **at,
@@ -194,7 +195,7 @@ def heat_map() -> Spec:
     at = {
         "x": _field("x_value", "", "ordinal", sort={"field": "x_place"}, axis=axis),
         "y": _field("y_value", "", "ordinal", sort={"field": "y_place"}),
-        "tooltip": _tooltip(("x_value", "x"), ("y_value", "y"), ("us", "least us"), ("trials", "trials")),
+        "tooltip": _tooltip(("x_value", ""), ("y_value", ""), ("us", "least us"), ("trials", "trials")),
     }
     scale = {"type": "log", "scheme": "viridis", "reverse": True}
     colour = _field("us", "least us", scale=scale, legend={"format": ",.3~r"})
@@ -217,6 +218,8 @@ def comparison(rows: Sequence[Spec]) -> Spec:
         ("x", "other / first"),
         ("us", "first us"),
         ("other_us", "other us"),
+        ("config", "first configuration"),
+        ("other_config", "other configuration"),
     )
     dots: Spec = {
         "mark": "point",

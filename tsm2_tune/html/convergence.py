@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.html.bounds import MOST_PROBLEMS, MOST_SEARCHES, grouped, left_out
 from tsm2_tune.html.contents import TrialRow
-from tsm2_tune.html.table_data import Table, count, fixed, rounded
+from tsm2_tune.html.table_data import Cell, Table, count, fixed, rounded
 from tsm2_tune.tuner.search.candidates import Why
 
 NEAR = 1.05  # a time is near the best if it is at most this many times as long
@@ -20,23 +21,34 @@ ENDED: Mapping[str | None, str] = {Why.MAX_TRIALS: "--max-trials", Why.BUDGET: "
 class Step:
     """The best time of a search after a number of trials."""
 
-    trials: int  # ended so far
-    seconds: float  # their total time
+    trials: int | None  # ended so far
+    seconds: float | None  # their total time
     best_us: float
+
+
+NO_STEP = Step(None, None, inf)  # of a search without a time
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search, with its best time so far after each improvement."""
+    """A search, with its best time so far after each improvement, and how much of its space it has tried."""
 
     name: str
-    steps: tuple[Step, ...]  # one for each improvement of the best time, and one for the end
+    steps: tuple[Step, ...]  # one for each improvement of the best time, and one for the end; () without a time
     trials: int
     seconds: float
+    tried: int  # configurations
+    configurations: int | None  # in its search space; None if unknown
+    ended: str | None  # the stored reason for the end of the search
 
     @property
     def best_us(self) -> float:
-        return self.steps[-1].best_us
+        """The best time; infinite if no trial has a time."""
+        return self.steps[-1].best_us if self.steps else inf
+
+    def within(self, factor: float) -> Step:
+        """Return the first step whose time is at most `factor` times the best; NO_STEP if no trial has a time."""
+        return next((step for step in self.steps if step.best_us <= factor * self.best_us), NO_STEP)
 
 
 def name_of(trial: TrialRow) -> str:
@@ -69,16 +81,20 @@ def by_search(trials: Sequence[TrialRow]) -> tuple[list[list[TrialRow]], str]:
     return timed, note
 
 
-def searches(groups: Sequence[Sequence[TrialRow]]) -> tuple[list[Search], str]:
-    """Return the searches that found a working kernel, with most trials first, and a note on omitted searches."""
-    found = [search for group in groups for search in _search(group)]
-    found.sort(key=lambda one: -one.trials)
-    note = left_out("searches", min(len(found), MOST_SEARCHES), len(found), "the searches with the most trials")
-    return found[:MOST_SEARCHES], note
+def searches(groups: Sequence[Sequence[TrialRow]]) -> list[Search]:
+    """Return the searches with a time or a space of known size, those with most trials first."""
+    found = [one for one in map(_search, groups) if one.steps or one.configurations is not None]
+    return sorted(found, key=lambda one: -one.trials)
 
 
-def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
-    """Yield the search with these trials, or nothing if no trial has a time."""
+def drawn(found: Sequence[Search]) -> tuple[list[Search], str]:
+    """Return the searches to draw, and a note on omitted searches."""
+    timed = [one for one in found if one.steps]
+    kept = timed[:MOST_SEARCHES]
+    return kept, left_out("searches", len(kept), len(timed), "the searches with the most trials")
+
+
+def _search(group: Sequence[TrialRow]) -> Search:
     steps, seconds = list[Step](), 0.0
     for number, one in enumerate(group, 1):
         seconds += one.total_seconds
@@ -86,7 +102,11 @@ def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
             steps.append(Step(number, seconds, one.median_us))
     if steps:
         steps.append(Step(len(group), seconds, steps[-1].best_us))
-        yield Search(name_of(group[0]), tuple(steps), len(group), seconds)
+    configs = filter(None, (parse_config(one.config) for one in group))
+    tried = len({config.early for config in configs})  # does not count the variants that a search tries last
+    configurations = max(one.space_configurations or 0 for one in group)
+    known = configurations if 0 < tried <= configurations else None
+    return Search(name_of(group[0]), tuple(steps), len(group), seconds, tried, known, group[-1].search_ended)
 
 
 def lines(found: Sequence[Search]) -> list[dict[str, Any]]:
@@ -104,72 +124,35 @@ def lines(found: Sequence[Search]) -> list[dict[str, Any]]:
     ]
 
 
-def convergence_table(found: Sequence[Search]) -> Table:
-    """Return a table with the trials and seconds that each search needed to find its best time."""
-    rows = []
-    for search in found:
-        best = next(step for step in search.steps if step.best_us == search.best_us)
-        near = next(step for step in search.steps if step.best_us <= NEAR * search.best_us)
-        counts = (count(search.trials), count(near.trials), count(best.trials))
-        times = (fixed(near.seconds, 1), fixed(best.seconds, 1), fixed(search.seconds, 1))
-        ends = (fixed(search.steps[0].best_us, 1), fixed(search.best_us, 1))
-        rows.append((search.name, *counts, *times, *ends))
-    heads = (
-        "search", "trials", "until within 5 %", "until best", "seconds until within 5 %", "until best", "in all",
-        "first us", "best us",
-    )  # fmt: skip
-    return Table("Trials and seconds until each search found its best", heads, tuple(rows))
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """How many of the configurations in its search space a search has tried."""
-
-    search: str
-    tried: int
-    configurations: int
-    ended: str | None  # the stored reason for the end of the search
-
-
-def coverages(searches: Sequence[Sequence[TrialRow]]) -> list[Coverage]:
-    """Return how much of its space each search has tried, the most first, of searches whose space is known."""
-    found = [one for trials in searches for one in _coverage(trials)]
-    return sorted(found, key=lambda one: -one.tried)
-
-
-def _coverage(trials: Sequence[TrialRow]) -> Iterator[Coverage]:
-    configs = filter(None, (parse_config(one.config) for one in trials))
-    tried = len({config.early for config in configs})  # does not count the variants that a search tries last
-    configurations = max(one.space_configurations or 0 for one in trials)
-    if 0 < tried <= configurations:
-        yield Coverage(name_of(trials[0]), tried, configurations, trials[-1].search_ended)
-
-
-def completeness(found: Sequence[Coverage], searches: int) -> str:
+def completeness(found: Sequence[Search], searches: int) -> str:
     """Return sentences on how many configurations the searches tried; "" if this is unknown for all."""
-    if not found:
+    known = [(one.tried, one.configurations) for one in found if one.configurations is not None]
+    if not known:
         return ""
-    tried, configurations = sum(one.tried for one in found), sum(one.configurations for one in found)
-    whole = sum(one.tried == one.configurations for one in found)
+    tried, configurations = map(sum, zip(*known, strict=True))
+    whole = sum(one == of for one, of in known)
     text = f"Configurations tried: {tried:,} of {configurations:,} ({rounded(100 * tried / configurations).text} %)"
-    text += f" in {len(found):,} searches, of which {whole:,} tried all."
-    if len(found) < searches:
-        text += f" The number of configurations is unknown for {searches - len(found):,} more."
+    text += f" in {len(known):,} searches, of which {whole:,} tried all."
+    if len(known) < searches:
+        text += f" The number of configurations is unknown for {searches - len(known):,} more."
     return text
 
 
-def completeness_table(found: Sequence[Coverage]) -> Table:
-    """Return a table with the number of configurations that each search tried, and why the search ended."""
-    rows = tuple(
-        (
-            one.search,
-            count(one.tried),
-            count(one.configurations),
-            rounded(100 * one.tried / one.configurations),
-            ENDED.get(one.ended, one.ended or "interrupted, or not stored"),
-        )
-        for one in found[:MOST_PROBLEMS]
-    )
-    note = left_out("searches", len(rows), len(found), "the searches that tried the most configurations")
-    heads = ("search", "configurations tried", "in the search space", "% tried", "ended by")
-    return Table("Completeness of each search", heads, rows, note=note)
+def table(found: Sequence[Search]) -> Table:
+    """Return a table of the searches: trials and seconds until the best, configurations tried, reason of the end."""
+    columns: dict[str, Callable[[Search], Cell]] = {
+        "search": lambda one: one.name,
+        "trials": lambda one: count(one.trials),
+        "trials until within 5 %": lambda one: count(one.within(NEAR).trials),
+        "trials until best": lambda one: count(one.within(1.0).trials),
+        "seconds": lambda one: fixed(one.seconds, 1),
+        "seconds until within 5 %": lambda one: fixed(one.within(NEAR).seconds, 1),
+        "seconds until best": lambda one: fixed(one.within(1.0).seconds, 1),
+        "best us": lambda one: fixed(one.best_us if one.steps else None, 1),
+        "configurations tried": lambda one: count(None if one.configurations is None else one.tried),
+        "in the search space": lambda one: count(one.configurations),
+        "ended by": lambda one: ENDED.get(one.ended, one.ended or "interrupted, or not stored"),
+    }
+    rows = found[:MOST_PROBLEMS]
+    note = left_out("searches", len(rows), len(found), "the searches with the most trials")
+    return Table.of("Trials, seconds and configurations of each search", rows, columns, note=note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,45 +75,40 @@ def sentence(device: str, gain: Gain) -> str:
 
 def by_type(winners: Sequence[BestRow]) -> Table:
     """Return a table that compares the winners with cuBLAS, with one row for each device and element type."""
-    rows = list[tuple[Cell, ...]]()
-    for group in sorted(grouped(winners, lambda row: (row.device, row.dtype)), key=lambda one: one[0].dtype):
-        gain = gain_of(group)
-        rows.append(
-            (
-                group[0].dtype,
-                group[0].device,
-                *map(count, (gain.winners, gain.compared, gain.faster, gain.close, gain.slower)),
-                *(fixed(one, 2) for one in (gain.median, gain.mean, gain.least, gain.most)),
-                fixed(gain.percent_of_floor, 0),
-            )
-        )
-    heads = (
-        "element type", "device", "problems", "compared", "over 3 % faster", "within 3 %", "over 3 % slower",
-        "median x cuBLAS", "mean", "least", "most", "median % of floor",
-    )  # fmt: skip
-    return Table("Winners beside cuBLAS by element type; the mean is geometric", heads, tuple(rows)).without_one(
-        "device"
-    )
+    groups = sorted(grouped(winners, lambda row: (row.device, row.dtype)), key=lambda one: one[0].dtype)
+    columns: dict[str, Callable[[tuple[BestRow, Gain]], Cell]] = {
+        "element type": lambda one: one[0].dtype,
+        "device": lambda one: one[0].device,
+        "problems": lambda one: count(one[1].winners),
+        "compared": lambda one: count(one[1].compared),
+        "over 3 % faster": lambda one: count(one[1].faster),
+        "within 3 %": lambda one: count(one[1].close),
+        "over 3 % slower": lambda one: count(one[1].slower),
+        "median x cuBLAS": lambda one: fixed(one[1].median, 2),
+        "mean": lambda one: fixed(one[1].mean, 2),
+        "least": lambda one: fixed(one[1].least, 2),
+        "most": lambda one: fixed(one[1].most, 2),
+        "median % of floor": lambda one: fixed(one[1].percent_of_floor, 0),
+    }
+    caption = "Winners beside cuBLAS by element type; the mean is geometric"
+    return Table.of(caption, [(group[0], gain_of(group)) for group in groups], columns, constant=("device",))
 
 
 def lost(winners: Sequence[BestRow]) -> Table:
     """Return a table of the problems for which cuBLAS is faster by more than CLOSE, the largest loss first."""
     losses = sorted((row for row in winners if row.x_cublas is not None and row.x_cublas < 1 - CLOSE), key=_factor)
-    rows = tuple(
-        (
-            row.problem.text,
-            row.device,
-            fixed(row.median_us, 1),
-            fixed(row.vendor_us, 1),
-            fixed(row.x_cublas, 2),
-            table_cells.routine(row),
-        )
-        for row in losses[:MOST_LOSSES]
-    )
+    columns: dict[str, Callable[[BestRow], Cell]] = {
+        "problem": lambda row: row.problem.text,
+        "device": lambda row: row.device,
+        "winner us": lambda row: fixed(row.median_us, 1),
+        "cuBLAS us": lambda row: fixed(row.vendor_us, 1),
+        "x cuBLAS": lambda row: fixed(row.x_cublas, 2),
+        "routine": table_cells.routine,
+    }
+    rows = losses[:MOST_LOSSES]
     note = left_out("losses", len(rows), len(losses), "the largest first")
-    heads = ("problem", "device", "winner us", "cuBLAS us", "x cuBLAS", "routine")
-    found = Table("Problems that cuBLAS computes faster by over 3 %", heads, rows, note=note)
-    return found if len({row.device for row in winners}) > 1 else found.without_one("device")
+    constant = () if len({row.device for row in winners}) > 1 else ("device",)
+    return Table.of("Problems that cuBLAS computes faster by over 3 %", rows, columns, note=note, constant=constant)
 
 
 def _factor(row: BestRow) -> float:
@@ -133,62 +128,53 @@ def dots(winners: Sequence[BestRow]) -> list[dict[str, Any]]:
 
 def best_by_shape(winners: Sequence[BestRow]) -> Table:
     """Return a table of the winners, one row for each problem, device and L2 state."""
-    rows = tuple(_best_cells(row) for row in winners[:MOST_WINNERS])
-    heads = (
-        "problem", "device", "L2", "configuration", "median us", "spread %", "% of floor", "cuBLAS us", "x cuBLAS",
-        "ties", "state",
-    )  # fmt: skip
+    columns: dict[str, Callable[[BestRow], Cell]] = {
+        "problem": lambda row: row.problem.text,
+        "device": lambda row: row.device,
+        "L2": lambda row: row.cache if row.compute_capability else "-",
+        "configuration": lambda row: row.config,
+        "median us": lambda row: fixed(row.median_us, 1),
+        "spread %": lambda row: fixed(spread_percent(row), 1),
+        "% of floor": lambda row: fixed(row.percent_of_floor, 1),
+        "cuBLAS us": _vendor_cell,
+        "x cuBLAS": lambda row: fixed(row.x_cublas, 2),
+        "ties": lambda row: count(row.ties),
+        "state": state_text,
+    }
+    rows = winners[:MOST_WINNERS]
     note = left_out("winners", len(rows), len(winners), "the first problems by device, op, type and shape")
     caption = "The fastest verified configuration of each problem"
-    table = Table(caption, heads, rows, is_sortable=True, note=note).without_one("device")
-    return table if any(map(state_text, winners)) else table.without_one("state")
+    constant = ("device",) if any(map(state_text, winners)) else ("device", "state")
+    return Table.of(caption, rows, columns, note=note, is_sortable=True, constant=constant)
 
 
-def _best_cells(row: BestRow) -> tuple[Cell, ...]:
+def _vendor_cell(row: BestRow) -> Number:
     vendor = fixed(row.vendor_us, 1)
-    if row.vendor_us is not None and not row.vendor_right:
-        vendor = Number(row.vendor_us, f"{vendor.text} (wrong)")
-    return (
-        row.problem.text,
-        row.device,
-        row.cache if row.compute_capability else "-",
-        row.config,
-        fixed(row.median_us, 1),
-        fixed(spread_percent(row), 1),
-        fixed(row.percent_of_floor, 1),
-        vendor,
-        fixed(row.x_cublas, 2),
-        count(row.ties),
-        state_text(row),
-    )
+    is_wrong = row.vendor_us is not None and not row.vendor_right
+    return Number(row.vendor_us, f"{vendor.text} (wrong)") if is_wrong else vendor
 
 
 def devices(runs: Sequence[TuningRun], winners: Sequence[BestRow], ended: Mapping[str, Sequence[str]]) -> Table:
     """Return a table of the devices: tools, memory bandwidth, and the dates of their trials, which `ended` has."""
-    rows = list[tuple[Cell, ...]]()
-    for run in runs:
-        one = run.identity
-        versions = sorted({row.vendor_version for row in winners if row.device == one.name and row.vendor_version})
-        times = ended.get(one.name, ())
-        rows.append(
-            (
-                one.name,
-                one.compute_capability or "host",
-                one.driver,
-                one.toolkit,
-                ", ".join(map(version_text, versions)) or "-",
-                run.version,
-                _days(times),
-                rounded(run.ceilings.read_gbytes_per_s),
-                rounded(run.ceilings.copy_gbytes_per_s),
-                count(len(times)),
-            )
-        )
-    heads = (
-        "device", "compute capability", "driver", "compiler", "cuBLAS", "tsm2-tune", "tried", "read GB/s",
-        "copy GB/s", "trials",
-    )  # fmt: skip
-    return Table("Devices, with the tools and measured ceilings of their last runs", heads, tuple(rows))
+
+    def vendor(run: TuningRun) -> str:
+        of_device = (row for row in winners if row.device == run.identity.name)
+        versions = sorted({row.vendor_version for row in of_device if row.vendor_version})
+        return ", ".join(map(version_text, versions)) or "-"
+
+    columns: dict[str, Callable[[TuningRun], Cell]] = {
+        "device": lambda run: run.identity.name,
+        "compute capability": lambda run: run.identity.compute_capability or "host",
+        "driver": lambda run: run.identity.driver,
+        "compiler": lambda run: run.identity.toolkit,
+        "cuBLAS": vendor,
+        "tsm2-tune": lambda run: run.version,
+        "tried": lambda run: _days(ended.get(run.identity.name, ())),
+        "read GB/s": lambda run: rounded(run.ceilings.read_gbytes_per_s),
+        "copy GB/s": lambda run: rounded(run.ceilings.copy_gbytes_per_s),
+        "trials": lambda run: count(len(ended.get(run.identity.name, ()))),
+    }
+    return Table.of("Devices, with the tools and measured ceilings of their last runs", runs, columns)
 
 
 def _days(times: Sequence[str]) -> str:

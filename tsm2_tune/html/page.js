@@ -1,5 +1,5 @@
 "use strict";
-// The page's script: it draws charts, sorts tables, fills the heat map and lists trials. Texts from the database are
+// The page's script: it draws charts, shows their numbers, sorts tables and lists trials. Texts from the database are
 // only inserted as text nodes, never as HTML.
 
 const contents = JSON.parse(document.getElementById("data").textContent);
@@ -38,6 +38,18 @@ function addText(parent, text) {
     if (place) add(parent, "wbr");
     parent.append(part);
   });
+}
+
+// Appends a row of texts. The columns in `numbers` are right-aligned.
+function addRow(body, texts, numbers) {
+  const line = add(body, "tr");
+  texts.forEach((text, place) => {
+    const cell = add(line, place ? "td" : "th");
+    cell.className = numbers[place] ? "number" : text.length > LONG ? "long" : "";
+    addText(cell, text);
+    if (!place) cell.scope = "row";
+  });
+  return line;
 }
 
 function option(select, value, text) {
@@ -93,7 +105,7 @@ function sortBy(table, place, head) {
   table.tBodies[0].append(...rows.map((pair) => pair[1]));
 }
 
-for (const table of document.querySelectorAll("table.sortable")) {
+function makeSortable(table) {
   [...table.tHead.rows[0].cells].forEach((head, place) => {
     const button = document.createElement("button");
     button.type = "button";
@@ -103,9 +115,42 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
+document.querySelectorAll("table.sortable").forEach(makeSortable);
+
 if (byId("winners-csv")) {
   const table = document.querySelector("#best table");
   offerCsv(byId("winners-csv"), "winners.csv", () => [...table.rows].map((row) => [...row.cells].map(valueOf)));
+}
+
+// --- The numbers of a chart ---
+
+// Fills the table of a chart once the reader opens it. Its columns are those of the chart's tooltip.
+function showNumbers(name, spec, rows) {
+  const details = byId(`numbers-${name}`);
+  const columns = spec.layer.map((one) => one.encoding.tooltip).find(Boolean);
+  const isNumber = columns.map((one) => one.type !== "nominal");
+  const fill = () => {
+    if (!details.open) return;
+    details.querySelector(".scroll")?.remove();
+    const region = add(details, "div", undefined, "scroll");
+    region.tabIndex = 0;
+    region.setAttribute("role", "region");
+    region.setAttribute("aria-labelledby", `label-${name}`);
+    const table = add(region, "table", undefined, "sortable");
+    add(table, "caption", byId(`label-${name}`).textContent);
+    const [heads, body] = [add(add(table, "thead"), "tr"), add(table, "tbody")];
+    columns.forEach((one, place) => { add(heads, "th", one.title, isNumber[place] ? "number" : "").scope = "col"; });
+    for (const row of rows) {
+      const values = columns.map((one) => row[one.field]);
+      const line = addRow(body, values.map((value) => String(value ?? "-")), isNumber);
+      values.forEach((value, place) => {
+        if (isNumber[place] && value !== null) line.cells[place].dataset.value = value;
+      });
+    }
+    makeSortable(table);
+  };
+  details.ontoggle = fill;
+  fill();
 }
 
 // --- Heat maps ---
@@ -125,24 +170,6 @@ function cellsOf(map, x, y) {
   }));
 }
 
-function mapTable(map, x, y, cells) {
-  const table = byId("map-table");
-  table.caption.textContent = `${map.name}: least us, ${x} across and ${y} down`;
-  table.tHead.replaceChildren();
-  table.tBodies[0].replaceChildren();
-  const heads = add(table.tHead, "tr");
-  add(heads, "th", y).scope = "col";
-  for (const value of map.tunables[x].values) add(heads, "th", value, "number").scope = "col";
-  map.tunables[y].values.forEach((value, j) => {
-    const row = add(table.tBodies[0], "tr");
-    add(row, "th", value).scope = "row";
-    map.tunables[x].values.forEach((_, i) => {
-      const cell = cells.find((one) => one.x_place === i && one.y_place === j);
-      add(row, "td", cell ? String(cell.us) : "-", "number");
-    });
-  });
-}
-
 function showMaps(maps) {
   const [of, across, down] = ["map-of", "map-x", "map-y"].map(byId);
   const place = byId("chart-heat-map");
@@ -156,8 +183,9 @@ function showMaps(maps) {
     for (const layer of spec.layer) {
       layer.encoding.x.title = across.value;
       layer.encoding.y.title = down.value;
+      [layer.encoding.tooltip[0].title, layer.encoding.tooltip[1].title] = [across.value, down.value];
     }
-    mapTable(map, across.value, down.value, cells);
+    showNumbers("heat-map", spec, cells);
     return draw(place, spec, { cells });
   };
   const choose = () => {
@@ -182,6 +210,7 @@ function showTrials({ rows: columns, heads, outcomes }) {
   const AT_A_TIME = 100;
   const rows = rowsOf(columns);
   const names = Object.keys(heads);
+  const isNumber = names.map((name) => heads[name][1]);
   const texts = rows.map((row) => names.map((name) => (heads[name][1] ? "" : row[name])).join(" ").toLowerCase());
   const [text, outcome, problem, more] = ["trial-text", "trial-outcome", "trial-problem", "trial-more"].map(byId);
   const [table, count] = [byId("trial-table"), byId("trial-count")];
@@ -190,14 +219,7 @@ function showTrials({ rows: columns, heads, outcomes }) {
 
   const showMore = () => {
     for (const row of found.slice(shown, shown + AT_A_TIME)) {
-      const line = add(table.tBodies[0], "tr");
-      names.forEach((name, place) => {
-        const text = String(said(name, row[name]));
-        const cell = add(line, place ? "td" : "th");
-        cell.className = heads[name][1] ? "number" : text.length > LONG ? "long" : "";
-        addText(cell, text);
-        if (!place) cell.scope = "row";
-      });
+      addRow(table.tBodies[0], names.map((name) => String(said(name, row[name]))), isNumber);
     }
     shown = Math.min(found.length, shown + AT_A_TIME);
     more.hidden = shown === found.length;
@@ -230,8 +252,13 @@ async function show() {
   if (contents.trials) showTrials(contents.trials);
   for (const place of document.querySelectorAll("[data-chart]")) {
     const { spec, data } = contents.charts[place.dataset.chart];
-    if (place.dataset.chart === "heat-map") await showMaps(contents.maps.maps);
-    else await draw(place, spec, Object.fromEntries(Object.entries(data).map(([name, one]) => [name, rowsOf(one)])));
+    if (place.dataset.chart === "heat-map") {
+      await showMaps(contents.maps.maps);
+      continue;
+    }
+    const sets = Object.fromEntries(Object.entries(data).map(([name, one]) => [name, rowsOf(one)]));
+    showNumbers(place.dataset.chart, spec, Object.values(sets)[0]);
+    await draw(place, spec, sets);
   }
   document.body.dataset.ready = "";
 }

@@ -51,7 +51,6 @@ class Section:
     sentences: tuple[str, ...]
     chart: Chart | None = None
     tables: tuple[Table, ...] = ()
-    folded: tuple[Table, ...] = ()  # tables with the chart's numbers, hidden until the reader opens them
     rest: Mapping[str, Any] = field(default_factory=dict)  # data for the page's script
 
     @property
@@ -153,30 +152,26 @@ def _roofline(own: Contents) -> Section | None:
     )
     about += " and arithmetic rate allow. Products that fit the L2 can lie above it."
     chart = Chart("roofline", label, charts.roofline(rows), data)
-    return Section(
-        "roofline", "Roofline", _non_empty(about, note), chart, folded=(roofline.table(own.trials, own.runs),)
-    )
+    return Section("roofline", "Roofline", _non_empty(about, note), chart)
 
 
 def _convergence(own: Contents) -> Section | None:
     groups, unordered = convergence.by_search(own.trials)
-    covered = convergence.coverages(groups)
-    tables = tuple(one for one in (convergence.completeness_table(covered),) if one.rows)
-    sentences_of_all = _non_empty(unordered, convergence.completeness(covered, len(groups)))
-    found, note = convergence.searches(groups)
-    if not found:
-        return Section("convergence", "Searches", sentences_of_all, tables=tables) if sentences_of_all else None
-    names = tuple(one.name for one in found)
-    data = {"lines": columnar(convergence.lines(found), ("search", "trial", "seconds", "us", "over"))}
-    label = f"The best time so far of {len(found)} searches over the number of trials, or over seconds"
+    found = convergence.searches(groups)
+    drawn, note = convergence.drawn(found)
+    tables = (convergence.table(found),) if found else ()
+    sentences = _non_empty(unordered, convergence.completeness(found, len(groups)))
+    if not drawn:
+        return Section("convergence", "Searches", sentences, tables=tables) if sentences else None
+    names = tuple(one.name for one in drawn)
+    data = {"lines": columnar(convergence.lines(drawn), ("search", "trial", "seconds", "us", "over"))}
+    label = f"The best time so far of {len(drawn)} searches over the number of trials, or over seconds"
     about = (
         "Each line is a search: its best time so far over the best that it found, by first measurements. The chosen"
     )
     about += " search is drawn bold."
     chart = Chart("convergence", label, charts.convergence(names), data)
-    folded = (convergence.convergence_table(found),)
-    sentences = (*sentences_of_all, *_non_empty(about, note))
-    return Section("convergence", "Searches", sentences, chart, tables=tables, folded=folded)
+    return Section("convergence", "Searches", (*sentences, *_non_empty(about, note)), chart, tables=tables)
 
 
 def _heat_maps(own: Contents) -> Section | None:
@@ -200,15 +195,10 @@ def _comparison(own: Contents, others: Sequence[Contents]) -> Section | None:
     rows = side_by_side.dots(found)
     if not rows:
         return Section("comparison", "Comparison of devices and databases", sentences)
-    data = {"compared": columnar(rows, ("other", "problem", "rank", "x", "us", "other_us"))}
-    chart = Chart(
-        "comparison",
-        "Times on the other device or database divided by times on the first",
-        charts.comparison(rows),
-        data,
-    )
-    tables = tuple(side_by_side.table(one) for one in found if one.pairs)
-    return Section("comparison", "Comparison of devices and databases", sentences, chart, folded=tables)
+    data = {"compared": columnar(rows, ("other", "problem", "rank", "x", "us", "other_us", "config", "other_config"))}
+    label = "Times on the other device or database divided by times on the first"
+    chart = Chart("comparison", label, charts.comparison(rows), data)
+    return Section("comparison", "Comparison of devices and databases", sentences, chart)
 
 
 def _trials(own: Contents) -> Section | None:

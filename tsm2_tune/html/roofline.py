@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tsm2_tune.html.bounds import MOST_POINTS, MOST_PROBLEMS, grouped, left_out, spread_of_each
+from tsm2_tune.html.bounds import MOST_POINTS, grouped, left_out, spread_of_each
 from tsm2_tune.html.contents import TrialRow
-from tsm2_tune.html.table_data import Cell, Table, count, rounded
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import TuningRun
 
@@ -66,25 +65,3 @@ def ceilings(runs: Sequence[TuningRun], drawn: Sequence[dict[str, Any]]) -> list
                 gflops = min(read * intensity, rates[dtype])
                 found.append({"device": run.identity.name, "dtype": dtype, "intensity": intensity, "gflops": gflops})
     return found
-
-
-def table(trials: Sequence[TrialRow], runs: Sequence[TuningRun]) -> Table:
-    """Return a table with the arithmetic rates of each problem's trials, and the rate that the device allows."""
-    of_device = {run.identity.name: run.ceilings for run in runs}
-    groups = _by_problem([one for one in trials if one.is_compared])
-    rows = list[tuple[Cell, ...]]()
-    for group in groups[:MOST_PROBLEMS]:
-        problem, times = group[0].problem, [one.median_us or 0.0 for one in group]
-        rates = [problem.flops / us * 1e-3 for us in (times[0], times[len(times) // 2], times[-1])]
-        ceiling = of_device[group[0].device]
-        known = problem.dtype_name in dict(ceiling.gflops)
-        bound = problem.flops / ceiling.floor_us(problem) * 1e-3 if known else None
-        intensity = problem.flops / problem.least_bytes
-        numbers = (rounded(intensity), *map(rounded, (*rates, bound)), count(len(group)))
-        rows.append((problem.text, group[0].device, *numbers))
-    heads = (
-        "problem", "device", "flop/byte", "fastest GFLOP/s", "median GFLOP/s", "slowest GFLOP/s", "ceiling GFLOP/s",
-        "trials",
-    )  # fmt: skip
-    note = left_out("problems", len(rows), len(groups), "the problems with the fastest trials")
-    return Table("Rates of each problem's trials", heads, tuple(rows), note=note).without_one("device")

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
-from tsm2_tune.html.bounds import MOST_WINNERS, left_out
-from tsm2_tune.html.table_data import Table, fixed
+from tsm2_tune.html.bounds import MOST_WINNERS
 from tsm2_tune.tuner.results.best_view import BestRow
 
 MOST_SIDES = 4  # most sides that are compared with the first
@@ -89,26 +88,9 @@ def dots(found: Sequence[Comparison]) -> list[dict[str, Any]]:
             "x": factor(pair),
             "us": pair[0].median_us,
             "other_us": pair[1].median_us,
+            "config": pair[0].config,
+            "other_config": pair[1].config,
         }
         for one in found
         for rank, pair in enumerate(one.pairs[:MOST_WINNERS], 1)
     ]
-
-
-def table(one: Comparison) -> Table:
-    """Return a table that compares the two winners of each shared problem."""
-    rows = tuple(
-        (
-            ours.problem.text,
-            ours.cache if ours.compute_capability else "-",
-            fixed(ours.median_us, 1),
-            fixed(theirs.median_us, 1),
-            fixed(factor((ours, theirs)), 2),
-            "same" if ours.config == theirs.config else f"{ours.config} | {theirs.config}",
-        )
-        for ours, theirs in one.pairs[:MOST_WINNERS]
-    )
-    heads = ("problem", "L2", "first us", "other us", "other over first", "configuration")
-    caption = f"{one.first.name}, the first, beside {one.other.name}"
-    note = left_out("shared problems", len(rows), len(one.pairs), "the largest gains of the first device or database")
-    return Table(caption, heads, rows, is_sortable=True, note=note)

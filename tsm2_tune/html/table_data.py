@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,24 @@ class Table:
             for place in range(len(self.heads))
         )
 
-    def without_one(self, head: str) -> Table:
-        """Return the table. Omit the column with this heading if all rows have the same value in this column."""
-        place = self.heads.index(head)
-        if len({row[place] for row in self.rows}) > 1:
-            return self
-        rows = tuple(row[:place] + row[place + 1 :] for row in self.rows)
-        return replace(self, heads=self.heads[:place] + self.heads[place + 1 :], rows=rows)
+    @classmethod
+    def of(
+        cls,
+        caption: str,
+        rows: Sequence[T],
+        columns: Mapping[str, Callable[[T], Cell]],
+        *,
+        note: str = "",
+        is_sortable: bool = False,
+        constant: Collection[str] = (),
+    ) -> Table:
+        """Return a table of the rows. `columns` are functions that return a row's cell, by heading.
+
+        A column in `constant` is omitted if all rows have the same value in this column.
+        """
+        cells = {head: [cell(row) for row in rows] for head, cell in columns.items()}
+        shown = {head: column for head, column in cells.items() if head not in constant or len(set(column)) > 1}
+        return cls(caption, tuple(shown), tuple(zip(*shown.values(), strict=True)), is_sortable, note)
 
 
 def fixed(value: float | None, digits: int) -> Number:
