@@ -107,14 +107,21 @@ def test_it_can_be_read_without_locks_and_without_files(
     assert os.listdir(remote.parent) == [remote.name]
 
 
-def test_what_is_written_meanwhile_is_told(remote: Path, tmp_path: Path) -> None:
+def test_what_is_written_meanwhile_is_told(remote: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local, new = Path(shutil.copy(remote, tmp_path / "local.db")), tmp_path / "new.db"
     with Store.open(remote, create=False) as store:
-        assert len(store.listing()) == 2
+        plain_sql(remote, "DELETE FROM trial WHERE id = 2")
+        assert len(store.listing()) == 2  # of the copy
+    check = mounts.Unchanged.check
+
+    def late(unchanged: mounts.Unchanged) -> None:
         plain_sql(remote, "DELETE FROM sample")
-        sentence = "was written to while it was read: run this again when no run writes to it"
-        with pytest.raises(StoreError, match=sentence):
-            store.listing()
+        check(unchanged)
+
+    monkeypatch.setattr(mounts.Unchanged, "check", late)
+    sentence = "was written to while it was read: run this again when no run writes to it"
+    with pytest.raises(StoreError, match=sentence), Store.open(remote, create=False):
+        pass
     Path(f"{remote}-journal").write_bytes(b"")
     writes = pytest.raises(StoreError, match=r"-journal shows that a program writes to .*: wait")
     with writes, Store.open(remote, create=False):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 from tsm2_tune import pretuned
 from tsm2_tune.api.parse import DEFAULT_DATABASE, check_callable, file_name
-from tsm2_tune.tuner.results.merge.files import opened, parsed_trials, refuse
-from tsm2_tune.tuner.results.merge.importer import Imported, merge, merge_parts
+from tsm2_tune.tuner.results.merge.files import opened, refuse
+from tsm2_tune.tuner.results.merge.importer import Imported, merge
 from tsm2_tune.tuner.results.storage.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.results.storage.database import Database
 
-READING = 0.65  # share of an import's time that parsing a text takes
+READING = 0.65  # share of an import's time that reading the source takes
 
 
 def import_trials(
@@ -48,18 +47,8 @@ def import_trials(
     def database() -> AbstractContextManager[Database]:
         return Database.open(into, create=True)
 
-    with named_source(source) as place:
-        told = parsed_trials(place, lambda share: show(READING * share))
-        if told is not None:
-            left_out = tuple(told.left_out.values())
-            parts = list(told.parts.items())
-            found = merge_parts(
-                database, parts, told.sources.__getitem__, lambda share: show(READING + (1 - READING) * share)
-            )
-        else:
-            with opened(place) as (other, left_out):
-                found = merge(database, other, show)
-    return replace(found, left_out=(*left_out, *found.left_out))
+    with named_source(source) as place, opened(place, lambda share: show(READING * share)) as incoming:
+        return merge(database, incoming, lambda share: show(READING + (1 - READING) * share))
 
 
 def refuse_others(source: str | PathLike[str]) -> None:

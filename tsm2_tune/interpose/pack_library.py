@@ -13,7 +13,6 @@ from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.export.cubins import Unverified
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import exportable
 from tsm2_tune.tuner.export.library import exported_library, usable
-from tsm2_tune.tuner.results.merge.files import opened
 from tsm2_tune.tuner.results.store import Store
 
 REMEDY = ": tune there, or name --pretuned or --library"
@@ -63,9 +62,8 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
 def _of_text(text: Pretuned, tell: Callable[[str], None]) -> bytes:
     """Return the bytes of a C library with the pretuned kernels in `text`. Raise the errors of `_built`."""
     compiler_command()  # raises ToolMissing before the slow reading
-    with text.path() as path, opened(path) as (database, _):
-        database.path = Path(f"{PREFIX}{text.name}")  # the name in messages
-        return _built(Store(database), tell)
+    with Store.open(f"{PREFIX}{text.name}", create=False) as store:
+        return _built(store, tell)
 
 
 def _built(store: Store, tell: Callable[[str], None], remedy: str = "") -> bytes:

@@ -10,12 +10,13 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, FromClause, Integer, Select, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, FromClause, Integer, Select, and_, bindparam, exists, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import best_view, records
 from tsm2_tune.tuner.results.records import PROBLEM_KEY
 from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.trial import Outcome
 
 _TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measurement.c
 _OWN = schema.trial.alias("own").c
@@ -35,6 +36,32 @@ OF_BASIS = and_(_TRIAL.basis == bindparam("basis"), _TRIAL.superseded == 0)
 TRIED = and_(OF_PROBLEM, OF_FAMILIES, OF_BASIS)
 # Condition that a row of `measurement` is its trial's first measurement.
 IS_FIRST = and_(_MEASURED.trial_id == _TRIAL.id, _MEASURED.round == 0)
+
+_HEX, _HEX_DIGITS = "0123456789abcdef", 64  # the digits and the length of a SHA-256
+_RIGHT = and_(_TRIAL.verdict_correct == 1, exists().where(IS_FIRST))
+# Conditions that no valid trial meets. The outcome is checked when the row is read.
+CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
+    "is ok, but has no right result or time": and_(_TRIAL.outcome == Outcome.OK.value, ~func.coalesce(_RIGHT, False)),
+    "has a right result and is wrong": and_(
+        _TRIAL.outcome == Outcome.WRONG_RESULT.value, _TRIAL.verdict_correct == 1
+    ),
+    "was behind and so not verified, but has a verdict": and_(
+        _TRIAL.outcome == Outcome.BEHIND.value,
+        or_(_TRIAL.verdict_correct.is_not(None), _TRIAL.full_verdict.is_not(None)),
+    ),
+    "has a basis that is not a digest, so no trial is compared with it": or_(
+        func.length(_TRIAL.basis) != _HEX_DIGITS, func.ltrim(_TRIAL.basis, _HEX) != ""
+    ),
+    "has its time in another state of the L2": exists().where(
+        _MEASURED.trial_id == _TRIAL.id, _MEASURED.round <= 0, _MEASURED.cache != _TRIAL.cache
+    ),
+    "was interrupted, but is stored": _TRIAL.outcome == Outcome.INTERRUPTED.value,
+    "has a time by a run on another device": exists().where(
+        _MEASURED.trial_id == _TRIAL.id,
+        _MEASURED.run_id == schema.run.c.id,
+        schema.run.c.device_name != _TRIAL.device_name,
+    ),
+}
 
 
 def values(device_name: str, problem: Problem) -> dict[str, Any]:

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
-from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, refuse_version
+from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of
 from tsm2_tune.tuner.results.merge.text_parser import WRONG, ParsedTrials, content_of, refuse_constant
 from tsm2_tune.tuner.results.merge.union import Part, Tried
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
 
-T = TypeVar("T")
-
 
 def parse_file(path: Path) -> ParsedTrials:
     """Read a T4 file or a Kernel Tuner cache. Raise InputError if another tool wrote it, or if it was altered."""
-    return _read(path, parse_document)
-
-
-def refuse_others(path: Path) -> None:
-    """Raise InputError if another tool wrote the file, or if this program does not read the file's version."""
-    _read(path, lambda found: refuse_version(found[NAME]))
-
-
-def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
-    """Parse the file's JSON object, call `use` with the object, and return the result of the call."""
     try:
         found = json.loads(content_of(path), parse_constant=refuse_constant, object_pairs_hook=_once)
         if NAME in found:
-            return use(found)
+            return parse_document(found)
     except WRONG as error:
         message = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
         raise InputError(

@@ -82,7 +82,9 @@ def entry_of(record: Any) -> Entry:
 
     Raise InputError, LookupError, TypeError or ValueError if the object is not what `record_of` returns for an entry.
     """
-    top = refuse_version(record)
+    top = _object(record)
+    if top.get("version") != VERSION:
+        raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
     problem, cache = parse_problem(_member(top, "problem")), Cache(_member(top, "cache"))
     runs = [_run(one) for one in _list(_member(top, "runs"))]
     trials = dict[TrialKey, Tried]()
@@ -100,17 +102,6 @@ def entry_of(record: Any) -> Entry:
     if order != sorted(set(order)) or len({final for _, final in order}) < len(order):
         raise ValueError("its rounds are not in order")
     return Entry(devices.pop(), problem, cache, Part(trials, rounds))
-
-
-def refuse_version(record: Any) -> Mapping[str, Any]:
-    """Return the members of the JSON object that describes an entry. The object is untrusted.
-
-    Raise TypeError if `record` is no JSON object. Raise ValueError if the object's version is missing or unknown.
-    """
-    top = _object(record)
-    if top.get("version") != VERSION:
-        raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
-    return top
 
 
 def _runs(part: Part) -> Iterator[RunKey]:

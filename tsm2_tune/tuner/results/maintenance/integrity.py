@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, or_, select
+from sqlalchemy import Connection, distinct, exists, func, or_, select
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
-from tsm2_tune.tuner.results import forget, logical_clock, records
+from tsm2_tune.tuner.results import forget, logical_clock, queries, records
 from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part, Round, Tried
@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.storage import schema, schema_versions, sqlite, sql
 from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_text, place_of, tune_first
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Outcome, in_a_line
+from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.runs.leases import is_unused
 from tsm2_tune.tuner.search import quarantine
 
@@ -29,30 +29,7 @@ SOON_US = 24 * 3600 * 10**6  # tolerated difference between two machines' clocks
 MOST_OF_A_KIND = 20  # findings of one kind that are listed; further findings are counted
 MOST_INTEGRITY = 20  # lines of SQLite's integrity check
 
-HEX, HEX_DIGITS = "0123456789abcdef", 64  # the digits and the length of a SHA-256
-
 TRIAL, TIME, RUN, VENDOR = schema.trial.c, schema.measurement.c, schema.run.c, schema.vendor_measurement.c
-_OWN_TIME = exists().where(TIME.trial_id == TRIAL.id, TIME.round == 0)
-_RIGHT = and_(TRIAL.verdict_correct == 1, _OWN_TIME)
-# Conditions that no valid trial meets. The outcome is checked when the row is read.
-CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
-    "is ok, but has no right result or time": and_(TRIAL.outcome == Outcome.OK.value, ~func.coalesce(_RIGHT, False)),
-    "has a right result and is wrong": and_(TRIAL.outcome == Outcome.WRONG_RESULT.value, TRIAL.verdict_correct == 1),
-    "was behind and so not verified, but has a verdict": and_(
-        TRIAL.outcome == Outcome.BEHIND.value,
-        or_(TRIAL.verdict_correct.is_not(None), TRIAL.full_verdict.is_not(None)),
-    ),
-    "has a basis that is not a digest, so no trial is compared with it": or_(
-        func.length(TRIAL.basis) != HEX_DIGITS, func.ltrim(TRIAL.basis, HEX) != ""
-    ),
-    "has its time in another state of the L2": exists().where(
-        TIME.trial_id == TRIAL.id, TIME.round <= 0, TIME.cache != TRIAL.cache
-    ),
-    "was interrupted, but is stored": TRIAL.outcome == Outcome.INTERRUPTED.value,
-    "has a time by a run on another device": exists().where(
-        TIME.trial_id == TRIAL.id, TIME.run_id == RUN.id, RUN.device_name != TRIAL.device_name
-    ),
-}
 
 
 def check(name: str) -> tuple[Finding, ...]:
@@ -186,7 +163,7 @@ def _refused(error: StoreError) -> Finding:
 
 
 def _contradictions(connection: Connection, path: str) -> Iterator[Finding]:
-    for what, is_so in CONTRADICTIONS.items():
+    for what, is_so in queries.CONTRADICTIONS.items():
         for number in connection.execute(select(TRIAL.id).where(is_so).order_by(TRIAL.id)).scalars():
             yield problem("trial", f"trial {number} {what}", remedy=command_on(f"forget {number}", path))
     is_doubled = or_(*(func.count(distinct(one)) > 1 for one in (TIME.run_id, TIME.cache, TIME.final)))

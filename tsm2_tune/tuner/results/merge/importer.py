@@ -15,8 +15,7 @@ from sqlalchemy import select
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
-from tsm2_tune.tuner.results import records
-from tsm2_tune.tuner.results.maintenance.integrity import CONTRADICTIONS
+from tsm2_tune.tuner.results import queries, records
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, Writer, places
 from tsm2_tune.tuner.results.merge.union import Part, Tried, conflicts, union
 from tsm2_tune.tuner.results.storage import schema
@@ -64,11 +63,20 @@ Show = Callable[[float], object]  # is called with the fraction that is done
 New = tuple[tuple[str, Problem], Part]  # (device, problem), and all of their rows
 
 
-def merge(into: Into, other: Database, show: Show) -> Imported:
-    """Add the rows of `other` that the database that `into` opens lacks. `other` is read completely first.
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """All that a source of an import has."""
 
-    Rows are written in short transactions, so that other writers do not wait long. After a kill, a second call adds
-    the remaining rows. Raise StoreError if a database cannot be used or has a damaged row.
+    parts: Sequence[New]
+    source: Source
+    faulty: Sequence[Quarantined] = ()  # kernels that hung or crashed
+    left_out: tuple[str, ...] = ()  # a sentence for each configuration that is not imported
+
+
+def stored(other: Database, show: Show) -> Incoming:
+    """Read all that an import takes from the database `other`, which stays open until the import has ended.
+
+    `show` is called with the fraction that has been read. Raise StoreError if a row is damaged.
     """
 
     def source(digest: str) -> Row:
@@ -78,15 +86,14 @@ def merge(into: Into, other: Database, show: Show) -> Imported:
 
     with _of(other):
         _refuse_contradictions(other)
-        parts, faulty = list(_parts(other)), quarantine.entries(other)
-    return merge_parts(into, parts, source, show, faulty)
+        return Incoming(list(_parts(other, show)), source, quarantine.entries(other))
 
 
 def _refuse_contradictions(database: Database) -> None:
     """Raise StoreError if a trial contradicts itself: an outcome of it would replace that of a sound trial."""
     path = str(database.path)
     with database.transaction() as connection:
-        for what, is_so in CONTRADICTIONS.items():
+        for what, is_so in queries.CONTRADICTIONS.items():
             number = connection.execute(select(schema.trial.c.id).where(is_so).limit(1)).scalar()
             if number is not None:
                 raise StoreError(
@@ -95,16 +102,19 @@ def _refuse_contradictions(database: Database) -> None:
                 )
 
 
-def merge_parts(
-    into: Into, parts: Sequence[New], source: Source, show: Show, faulty: Sequence[Quarantined] = ()
-) -> Imported:
-    """Add the trials to the database that `into` opens. `show` is called with the fraction that is done."""
+def merge(into: Into, incoming: Incoming, show: Show) -> Imported:
+    """Add the rows that the database that `into` opens lacks. `show` is called with the fraction that is done.
+
+    Rows are written in short transactions, so that other writers do not wait long. After a kill, a second call adds
+    the remaining rows. Raise StoreError if the database cannot be used or has a damaged row.
+    """
+    parts = incoming.parts
     trials = known = times = changed = between = 0
     sentences = list[str]()
     with into() as database:
         merged = deque[tuple[Part, Part]]()
         for at, ((device_name, problem), new) in enumerate(parts):
-            merged = merged or deque(_merged(database, parts[at:], source))
+            merged = merged or deque(_merged(database, parts[at:], incoming.source))
             old, found = merged.popleft()
             show((at + 1) / len(parts))
             changed += found is not old
@@ -116,8 +126,9 @@ def merge_parts(
                 f"conflict: {config} for {problem.text} on {device_name}: {what}"
                 for config, what in conflicts(old, new, found)
             )
-        quarantined = _united(database, faulty)
-    return Imported(trials, known, times, len(parts), (), changed, tuple(sentences), quarantined, between)
+        quarantined = _united(database, incoming.faulty)
+    conflicting = tuple(sentences)
+    return Imported(trials, known, times, len(parts), incoming.left_out, changed, conflicting, quarantined, between)
 
 
 @repeated
@@ -151,14 +162,15 @@ def _has_current_kernel(problem: Problem, tried: Tried) -> bool:
     return records.current_kernel(problem, tried.values) is not None
 
 
-def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
+def _parts(database: Database, show: Show) -> Iterator[New]:
     """Yield each device and problem of the database with its rows."""
     with database.transaction() as connection:
         every = places(connection)
     rows = dict[tuple[str, Any], Row]()
-    for place in every:
+    for number, place in enumerate(every, 1):
         with database.transaction() as connection:
             yield place, Reader(connection, rows=rows).part(*place)
+        show(number / len(every))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import schema_versions, sqlite, sqlite_schema
 from tsm2_tune.tuner.results.storage.addresses import Address, is_text, place_of, tune_first
 from tsm2_tune.tuner.results.storage.file_guard import refuse_unopenable
-from tsm2_tune.tuner.results.storage.mounts import UNCHANGED, Unchanged, network_of, refusal
+from tsm2_tune.tuner.results.storage.mounts import network_of, refusal
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.runs.signals import held
 
@@ -35,22 +35,21 @@ if TYPE_CHECKING:
 class Database:
     """An open database of this program. Each access is one transaction."""
 
-    def __init__(
-        self, path: Path | Address, engine: Engine, *, server: Server | None = None, file: Unchanged | None = None
-    ) -> None:
+    def __init__(self, path: Path | Address, engine: Engine, *, server: Server | None = None) -> None:
         self.path = path  # the name in messages
         self._stored_at = path
-        self._engine, self._server, self._file = engine, server, file
+        self._engine, self._server = engine, server
         self._is_copy = False  # whether it is a copy, in which writes would be lost
         self._opened: tuple[Path, os.stat_result] | None = None  # the file when it was opened for writing
         self._writing = threading.RLock()  # held by the thread that writes into the file
 
     @classmethod
     @contextmanager
-    def open(cls, place: Path | Address, *, create: bool) -> Iterator[Database]:
+    def open(cls, place: Path | Address, *, create: bool, copy: bool = False) -> Iterator[Database]:
         """Open the database at `place`. If `create` is true, create a missing database, and require write access.
 
         An older schema is migrated. If `create` is false and the file is not writable, a temporary copy is migrated.
+        A temporary copy is also read if `copy` is true, or if the file is on a network file system.
         Raise StoreError if the database is missing, locked, not writable, of another program or of a newer version.
         """
         if isinstance(place, Address):
@@ -65,12 +64,17 @@ class Database:
         network = network_of(place)
         if network and create:
             raise refusal(place, network)
-        mode = UNCHANGED if network else "rwc" if create else "rw"
-        engine = sqlite.engine(place, partial(sqlite.connected, sqlite.absolute(place), mode))
-        database = cls(place, engine, file=Unchanged(place) if network else None)
+        if network or copy:
+            with cls.copied(place) as database:
+                database._prepare(create=False)
+                database._is_copy = True
+                yield database
+            return
+        engine = sqlite.engine(place, partial(sqlite.connected, sqlite.absolute(place), "rwc" if create else "rw"))
+        database = cls(place, engine)
         try:
             database._prepare(create=create)
-            if not network and not database._is_copy:
+            if not database._is_copy:
                 database._opened = sqlite.absolute(place), os.stat(place)
             yield database
         finally:
@@ -84,20 +88,6 @@ class Database:
         database = cls(path, sqlite.engine_of_copy(path))
         try:
             yield database
-        finally:
-            database._engine.dispose()
-
-    @classmethod
-    def refuse_others(cls, path: Path) -> None:
-        """Raise StoreError if the file's schema shows that another program or a newer version wrote it."""
-        refuse_unopenable(path, create=False)
-        mode, file = (UNCHANGED, Unchanged(path)) if network_of(path) else ("ro", None)
-        database = cls(path, sqlite.engine(path, partial(sqlite.connected, path, mode)), file=file)
-        try:
-            with database.transaction() as connection:
-                database._found(connection, create=False)
-        except StoreError as error:
-            raise sqlite.half_written(path, error.__cause__) or error from error.__cause__
         finally:
             database._engine.dispose()
 
@@ -121,11 +111,11 @@ class Database:
         try:
             self.migrate()
         except StoreError as error:
-            if create or (self._file is None and sqlite.code_of(error.__cause__) not in sqlite.UNWRITABLE):
+            if create or sqlite.code_of(error.__cause__) not in sqlite.UNWRITABLE:
                 raise
             assert isinstance(self.path, Path)
             self._engine.dispose()
-            self._engine, self._file = sqlite.engine_of_copy(self.path), None
+            self._engine = sqlite.engine_of_copy(self.path)
             self.migrate()
             self._is_copy = True
 
@@ -185,7 +175,7 @@ class Database:
 
     @contextmanager
     def _file_transaction(self, *, writes: bool) -> Iterator[Connection]:
-        if writes and isinstance(self.path, Path) and (self._is_copy or self._file is not None):
+        if writes and isinstance(self.path, Path) and self._is_copy:
             if is_text(self.path):
                 place_of(self.path)  # raises
             network, remedy = network_of(self.path), sqlite.REMEDIES[sqlite3.SQLITE_READONLY]
@@ -197,8 +187,6 @@ class Database:
         try:
             with turn, self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
                 yield connection
-                if self._file is not None:
-                    self._file.check()
         except DBAPIError as error:
             raise sqlite.refused(self.path, error.orig) from error
         except (UnicodeDecodeError, MemoryError) as error:  # SQLite's message quotes bytes that are not UTF-8

@@ -1,7 +1,7 @@
 """Detection of network file systems, on which SQLite's locks may not work between machines.
 
-A database on a network file system is never written. It is read without locks, and an error is raised if the file
-changes in the meantime.
+A database on a network file system is never written. It is copied without locks, and the copy is read. An error is
+raised if the file changes while it is copied.
 """
 
 from __future__ import annotations

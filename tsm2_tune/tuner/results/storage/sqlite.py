@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
-from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -135,7 +134,7 @@ def engine_of_copy(path: Path) -> Engine:
     """Return an engine with a single connection to a temporary SQLite copy of the file."""
 
     def copied() -> sqlite3.Connection:
-        return _back_up(path, Path(tempfile.gettempdir()), partial(_opened, "", uri=False))
+        return _back_up(path, None)
 
     return engine(path, copied, StaticPool)
 
@@ -147,19 +146,23 @@ def copy(path: Path, into: Path) -> None:
     StoreError also if `into` cannot be created or its disk is full.
     """
     refuse_unopenable(path, create=False)
-    _back_up(path, into, partial(sqlite3.connect, into)).close()
+    _back_up(path, into).close()
 
 
-def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-    """Open the target database, and copy the database file `path` into it. Raise StoreError if either fails."""
-    at, target = path, None
+def _back_up(path: Path, into: Path | None) -> sqlite3.Connection:
+    """Copy the database file `path` into the new database `into`, or into a temporary one if `into` is None.
+
+    Raise StoreError if `path` cannot be read, or if the copy cannot be written.
+    """
+    at: Path | None = path
+    target = None
     try:
         unchanged = Unchanged(path) if network_of(path) else None
         with closing(connected(path, UNCHANGED if unchanged else "ro")) as source:
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, but only for the time-out
             at = into
-            target = opened()
+            target = _opened("", uri=False) if into is None else sqlite3.connect(into)
             source.backup(target)
         if unchanged is not None:
             unchanged.check()
@@ -168,10 +171,15 @@ def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -
         if target is not None:
             target.close()
         of_new = code_of(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
-        raise half_written(path, error) or refused(at if of_new else path, error) from error
+        if at is None and of_new:
+            raise StoreError(
+                f"cannot copy {path} to read it ({error}): make {_temporary_folder()} writable, with space left, or"
+                " set TMPDIR to another folder"
+            ) from error
+        raise _half_written(path, error) or refused(at if at and of_new else path, error) from error
 
 
-def half_written(path: Path, error: object) -> StoreError | None:
+def _half_written(path: Path, error: object) -> StoreError | None:
     """Return the StoreError for a file that needs recovery after a crashed writer; None if the error has another
     cause.
     """
@@ -212,9 +220,14 @@ def _is_text(path: object) -> bool:
 def _full_folder(path: object) -> str:
     """Return the folder whose disk is full: the database's folder, or the temporary folder in which SQLite sorts."""
     own = os.path.dirname(os.path.abspath(str(path)))
-    for folder in (own, os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()):
+    for folder in (own, _temporary_folder()):
         with suppress(OSError):
             free_bytes = free_bytes_of(folder)
             if free_bytes is not None and free_bytes < LEAST_FREE_BYTES:
                 return folder
     return own
+
+
+def _temporary_folder() -> str:
+    """Return the folder in which SQLite sorts and keeps temporary databases."""
+    return os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()
