@@ -89,7 +89,7 @@ def told(name: Any) -> dict[str, Any]:
             "of": [store.best(device=GPU), store.best(family="ism2"), store.best(problem=OTHER)],
             "alike": store.best(alike=PROBLEM),
             "winning": store.winning(row for row in winners if not row.stale and row.verified_in_full),
-            "rows": [store.row(row.trial_id) for row in winners],
+            "rows": store.rows([row.trial_id for row in winners]),
             "full": [store.full_verdict(row, [BASIS]) for row in winners],
             "trials": [store.trial(number) for number in numbers],
             "current": [store.current(one) + store.current(one, PROBLEM) for one in devices],

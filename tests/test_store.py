@@ -230,7 +230,7 @@ def test_many_winners_are_those_that_are_read_alone(store: Store, monkeypatch: p
     }
     ids = [row.trial_id for row in reversed(rows)]
     assert store.trials(ids) == {trial_id: store.trial(trial_id) for trial_id in ids}
-    assert store.rows(ids) == [store.row(trial_id) for trial_id in ids]
+    assert store.rows(ids) == [store.rows([trial_id])[0] for trial_id in ids]
     assert store.best(omit={(GPU, row.problem) for row in rows[1:]}) == rows[:1]
     assert store.best(omit={("another device", rows[0].problem)}) == rows
 

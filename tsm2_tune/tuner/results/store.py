@@ -278,17 +278,13 @@ class Store:
         column = schema.vendor_measurement.c.median_us
         return records.value_of(rows[0], column, vendor_measurements.KIND) if rows else None
 
-    def row(self, trial_id: int) -> BestRow:
-        """Return a row as `best` does, for any trial with a right result, by its newest measurement.
-
-        It counts as verified in full if the same kernel was so for another problem. Raise StoreError if it has no
-        right result, or if its rows contradict each other.
-        """
-        return self.rows([trial_id])[0]
-
     @repeated
     def rows(self, trial_ids: Sequence[int]) -> list[BestRow]:
-        """Return the `row` of each of these trials."""
+        """Return the rows of these trials as `best` does, for any trials with right results, by their newest times.
+
+        A row counts as verified in full if the same kernel was so for another problem. Raise StoreError if a trial
+        has no right result, or if its rows contradict each other.
+        """
         rows = []
         for trial_id in trial_ids:
             found = self.database.rows(queries.ROW_OF, {"trial_id": trial_id})

@@ -188,7 +188,7 @@ class Tuned:
 
     def _row(self, trial: CurrentTrial) -> BestRow:
         winner = self.winners[trial.problem]
-        return winner if winner.trial_id == trial.id else self.store.row(trial.id)
+        return winner if winner.trial_id == trial.id else self.store.rows([trial.id])[0]
 
 
 def refuse_stale(winner: BestRow, store: Store) -> None:

@@ -214,7 +214,7 @@ class Search:
         The final is a repeated timing of the kernel, interleaved with the shape's winner.
         """
         kernel, problem = pair
-        row, winner = self.tuned.store.row(known[kernel][problem].id), self.tuned.winners[problem]
+        row, winner = self.tuned.store.rows([known[kernel][problem].id])[0], self.tuned.winners[problem]
         if not row.verified_in_full:
             return True
         if self._turns[problem] >= MOST_TURNS or self.tuned.is_alone(problem):
@@ -233,7 +233,7 @@ class Search:
             yield event
         self.tuned.read(problem)
         verified = (
-            session.verified(self.tuned.store.row(trial.id), turn.executor, turn.store)
+            session.verified(self.tuned.store.rows([trial.id])[0], turn.executor, turn.store)
             if self.tuned.is_right(trial)
             else None
         )
