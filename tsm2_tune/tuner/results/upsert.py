@@ -51,9 +51,7 @@ def add_times(connection: Connection, table: Table, samples: Table, times: Seque
 
 @cache
 def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
-    """Return the query for the id of the row that has bound values in the `known` columns and NULL in the `missing`
-    columns.
-    """
+    """Return the query for the id of the row with bound values in `known` and NULL in `missing`."""
     query = select(table.c.id).where(*(table.c[name] == bindparam(name) for name in known))
     return query.where(*(table.c[name].is_(None) for name in missing))
 

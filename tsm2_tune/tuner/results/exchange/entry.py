@@ -178,7 +178,6 @@ def _run_of(members: Mapping[str, Any], runs: Sequence[RunKey]) -> RunKey:
 
 
 def _samples(members: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the time samples as values of rows of the table `sample`."""
     return [{"ordinal": at, "us": us} for at, us in enumerate(_list(_member(members, "samples_us")))]
 
 

@@ -101,11 +101,7 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
 
 
 def _found(database: Database) -> list[Finding]:
-    """Return the findings about the rows.
-
-    If no finding is a problem, read the fastest kernel of each problem too. If this raises an error, return the error
-    as a finding.
-    """
+    """Return the findings about the rows and, if none is a problem, an error in reading the fastest kernels."""
     found = list(_in_rows(database))
     if not any(one.state is State.PROBLEM for one in found):
         try:
@@ -197,9 +193,7 @@ def _final_key(one: Round) -> object:
 
 
 def _is_outdated(asked: Problem, tried: Tried) -> bool:
-    """Return whether the trial can still win, although this program generates its kernel differently or no longer
-    generates it.
-    """
+    """Return whether the trial can still win, although this program makes another kernel or none."""
     return not tried.values["superseded"] and records.current_kernel(asked, tried.values) is None
 
 
@@ -232,10 +226,7 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
 
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield at most MOST_OF_A_KIND findings of each kind, then the number of omitted findings of each kind.
-
-    The last finding (the size of the database) is always yielded, as the last.
-    """
+    """Yield at most MOST_OF_A_KIND findings of each kind, the number of the others, and the last finding last."""
     counts, last = Counter[str](), list[Finding]()
     for one in found:
         counts[one.name] += 1

@@ -158,7 +158,6 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
 
 
 def _has_current_kernel(problem: Problem, tried: Tried) -> bool:
-    """Return whether this program still generates the trial's kernel, unchanged."""
     return records.current_kernel(problem, tried.values) is not None
 
 

@@ -132,9 +132,7 @@ class Reader:
 
     @contextmanager
     def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
-        """Convert an error in the `with` block to a StoreError that names the row. If `tell` was given, pass the
-        StoreError to `tell` instead of raising it.
-        """
+        """Convert an error to a StoreError that names the row, and pass it to `tell` if there is one."""
         try:
             with records.reading(number, kind):
                 yield

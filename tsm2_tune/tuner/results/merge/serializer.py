@@ -137,9 +137,7 @@ def _device(run: RunKey) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Return a number rounded to three digits; None for infinity, which JSON cannot represent. Other values are
-    unchanged.
-    """
+    """Return a number rounded to three digits, or None for infinity, which JSON lacks; else the value."""
     if not isinstance(value, float):
         return value
     return None if math.isinf(value) else float(f"{value:.3g}")

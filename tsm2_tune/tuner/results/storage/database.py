@@ -200,9 +200,7 @@ class Database:
 
 
 def _refuse_moved(path: Path, opened: os.stat_result) -> None:
-    """Raise StoreError if the path no longer denotes the opened file. Otherwise SQLite would write into the moved
-    file.
-    """
+    """Raise StoreError if the path no longer denotes the opened file, into which SQLite would write."""
     try:
         is_there = os.path.samestat(os.stat(path), opened)
     except OSError:

@@ -180,9 +180,7 @@ def _back_up(path: Path, into: Path | None) -> sqlite3.Connection:
 
 
 def _half_written(path: Path, error: object) -> StoreError | None:
-    """Return the StoreError for a file that needs recovery after a crashed writer; None if the error has another
-    cause.
-    """
+    """Return the StoreError for a file that a crashed writer left to be recovered; None for another error."""
     unmended = code_of(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
     if not unmended or not os.path.exists(f"{path}-journal"):
         return None
