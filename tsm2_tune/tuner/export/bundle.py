@@ -19,7 +19,6 @@ MODULES = (
     "arrays/libraries",
     "arrays/matrices",
     "cuda/driver",
-    "arrays/pycuda_arrays",
     "cuda/compilers",
     "cuda/cubins",
     "choice/core",
