@@ -27,10 +27,7 @@ LEFT = "the program's products are left to cuBLAS"
 
 
 def standin_path() -> Path:
-    """Return the path of the stand-in's shared object. It is built if it is not in the cache.
-
-    Raise ToolMissing if the C++ compiler is missing. Raise InputError for a path that LD_PRELOAD cannot name.
-    """
+    """Return the path of the stand-in, perhaps built now. Raise InputError if LD_PRELOAD cannot name it."""
     texts = standin_texts()
     compiler = compiler_command()
     path = cached_file(
@@ -68,10 +65,7 @@ def command(compiler: list[str], folder: Path, output: Path) -> list[str]:
 
 
 def gpu_here(tell: Callable[[str], None]) -> tuple[str, str] | None:
-    """Return the name and the compute capability of GPU 0, such as "9.0".
-
-    If there is no GPU, pass a message to `tell` and return None.
-    """
+    """Return name and compute capability of GPU 0, such as "9.0". Without a GPU, tell so and return None."""
     try:
         device_name, architecture = device_of(0)
     except (RuntimeError, AttributeError) as error:  # AttributeError: an old driver lacks a function

@@ -21,10 +21,8 @@ REMEDY = ": tune there, or name --pretuned or --library"
 def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
     """Return the path of a C library with the database's best kernels, built if it is not in the cache.
 
-    The library contains the best kernel of each tuned shape, and kernels for shapes between the tuned shapes. Only
-    kernels that were verified in full are included; a message to `tell` says which kernels are left out, such as
-    imported ones. If there is no GPU, pass a message to `tell` and return None. Raise InputError if no GPU kernel in
-    the database was verified in full. Raise ToolMissing if the compiler is missing.
+    It also has kernels for shapes between the tuned ones. Only kernels that were verified in full are included; a
+    message to `tell` says which are not, such as imported ones. Without a GPU, tell so and return None.
     """
     with Store.open(database, create=False) as store:
         if gpu_here(tell) is None:
@@ -35,10 +33,8 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
 def pretuned_path(tell: Callable[[str], None]) -> Path | None:
     """Return the path of a C library with the pretuned kernels for GPU 0, built if it is not in the cache.
 
-    The library contains only kernels that were verified in full. If no kernels are pretuned for this GPU model, those
-    of a GPU with the same compute capability are used, and a message to `tell` says so. In four cases, pass a message
-    to `tell` and return None: there is no GPU; no kernels are pretuned for this compute capability; none of them was
-    verified in full; or the compiler is missing.
+    The kernels may be those of another GPU with the same compute capability; a message to `tell` says so. If there is
+    no GPU, no kernel for it that was verified in full, or no compiler, tell so and return None.
     """
     gpu = gpu_here(tell)
     if gpu is None:
@@ -67,11 +63,10 @@ def _of_text(text: Pretuned, tell: Callable[[str], None]) -> bytes:
 
 
 def _built(store: Store, tell: Callable[[str], None], remedy: str = "") -> bytes:
-    """Return the bytes of a C library with the store's best GPU kernels, without kernels not verified in full.
+    """Return the bytes of a C library with the store's best GPU kernels that were verified in full.
 
-    Kernels whose cubins are not verified and cannot be verified now are left out; cuBLAS computes their products.
-    Raise InputError, which ends with `remedy`, if no GPU kernel in the store was verified in full. Raise ToolMissing
-    if the compiler is missing.
+    Kernels whose cubins cannot be verified now are left out; cuBLAS computes their products. Raise InputError, which
+    ends with `remedy`, if there is none.
     """
     rows = store.best()
     if not any(row.compute_capability and row.verified_in_full for row in rows):

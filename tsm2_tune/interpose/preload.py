@@ -73,13 +73,10 @@ def journal_folder() -> Iterator[Path]:
 
 
 def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
-    """Run the program, wait until it ends, and return its exit status.
+    """Run the program, wait until it ends, and return its exit status, after a signal 128 plus its number.
 
-    If a signal ended the program, the status is 128 plus the signal's number, as in a shell. A signal sent to this
-    process is forwarded to the program. There is one exception: while this process is in a terminal's foreground,
-    SIGINT, SIGQUIT and SIGWINCH are not forwarded, because the terminal sends them to the program, too.
-
-    Raise InputError if the program cannot be started.
+    A signal sent to this process is forwarded to the program, except SIGINT, SIGQUIT and SIGWINCH in a terminal's
+    foreground: the terminal sends them to the program, too.
     """
     environment, early = standing.environment(journal), list[int]()
     started: subprocess.Popen[bytes] | None = None
@@ -130,10 +127,7 @@ def _signal_pipe() -> Iterator[int]:
 
 
 def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dict[int, Any]:
-    """Set the handler of some signals in PASSED_ON. Return a dict of signal number -> previous handler.
-
-    With `is_ignored`, the signals that are ignored at present get the handler, otherwise those that are not ignored.
-    """
+    """Set the handler of the signals in PASSED_ON that are ignored now, or are not. Return the previous ones."""
     which = [number for number in PASSED_ON if (signal.getsignal(number) is signal.SIG_IGN) == is_ignored]
     return {number: signal.signal(number, handler) for number in which}
 

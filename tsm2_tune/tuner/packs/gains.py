@@ -106,10 +106,7 @@ class Gains:
 
 
 def gains_of(kernels: ExportedKernels) -> dict[Part, Gains]:
-    """Return the gains of each part.
-
-    A tuned shape is skipped if cuBLAS was not measured there or its result was wrong.
-    """
+    """Return the gains of each part. A tuned shape without a right result of cuBLAS is skipped."""
     found = defaultdict[Part, Gains](Gains)
     fastest = dict[tuple[str, Problem], Winner]()
     for winner in sorted((kernel.winner for kernel in kernels.kernels), key=lambda one: one.median_us):
