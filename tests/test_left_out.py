@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,8 +14,9 @@ import pytest
 from tests.predicted import GPU, HERE, PLAIN, RATES, THERE, US, Shape, core, measured, pair, product
 from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, Times
-from tsm2_tune.tuner.packs.gains import left_out, with_gain_errors
+from tsm2_tune.tuner.packs.gains import CONFIDENCE, gain_error_of, left_out, with_gain_errors
 
+MODEL = Path(__file__).parents[1] / "tsm2_tune/core/model.h"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 
@@ -77,6 +80,18 @@ def test_losses_raise_the_error_and_gains_lower_it() -> None:
     factor = next(left_out(pair(), {GPU: RATES})).error_factor
     assert exact == pytest.approx(math.sqrt(10 / 12 * 0.3**2), rel=0.05)
     assert wrong == pytest.approx(math.sqrt((10 * 0.3**2 + 2 * (math.log(6) / factor) ** 2) / 12), rel=0.05)
+
+
+@pytest.mark.parametrize(("slower", "is_left"), [(1, False), (2, True)])
+def test_the_error_leaves_all_but_a_hundredth_of_slower_kernels_to_cublas(slower: int, is_left: bool) -> None:
+    (one, *_) = left_out(pair(), {GPU: RATES})
+    exact, worse = replace(one, predicted_gain=1.0, gain=1.0), replace(one, predicted_gain=5.0, gain=0.96)
+    error = gain_error_of([exact] * (150 - slower) + [worse] * slower)
+    assert (math.log(5.0) < CONFIDENCE * error * one.error_factor) == is_left
+
+
+def test_the_confidence_is_that_of_the_core() -> None:
+    assert re.search(rf"#define CONFIDENCE {CONFIDENCE} ", MODEL.read_text(encoding="utf-8"))
 
 
 def test_each_type_has_an_error_of_its_own() -> None:

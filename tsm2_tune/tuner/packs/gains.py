@@ -22,6 +22,8 @@ from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 
 SLOWER = 1 / 1.03  # with a smaller gain a kernel is slower than cuBLAS
 PRIOR_SHAPES = 10  # so many left-out shapes count as much as PRIOR_GAIN_ERROR
+CONFIDENCE = 0.9  # as in core/model.h
+MOST_SLOWER = 0.01  # the most left-out shapes, as a share, whose chosen kernel may be slower than cuBLAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +77,32 @@ def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> 
 def with_gain_errors(
     kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]
 ) -> list[MeasuredKernel]:
-    """Return the kernels with `gain_error`, the same for a device and element type, and another for batches.
-
-    It is the root mean square of the overestimates of log(gain) at left-out shapes, divided by their error factors,
-    times the square root of 2, since underestimates count as 0. PRIOR_GAIN_ERROR counts as PRIOR_SHAPES shapes.
-    """
+    """Return the kernels with `gain_error`, the same for a device and element type, and another for batches."""
     found = defaultdict[tuple[str, str, bool], list[LeftOut]](list)
     for one in left_out(kernels, device_rates):
         found[_kind(one.winner)].append(one)
-    return [replace(one, gain_error=_gain_error(found[_kind(one.winner)])) for one in kernels]
+    return [replace(one, gain_error=gain_error_of(found[_kind(one.winner)])) for one in kernels]
 
 
 def _kind(winner: Winner) -> tuple[str, str, bool]:
     return winner.device, winner.dtype, winner.batch > 1
 
 
-def _gain_error(found: Sequence[LeftOut]) -> float:
+def gain_error_of(found: Sequence[LeftOut]) -> float:
+    """Return the error of predicted gains from left-out shapes.
+
+    It is the root mean square of the overestimates of log(gain), divided by their error factors, times the square root
+    of 2, since underestimates count as 0. PRIOR_GAIN_ERROR counts as PRIOR_SHAPES shapes. The error is larger if
+    slower kernels would otherwise be chosen at more than MOST_SLOWER of the shapes.
+    """
     overestimates = ((math.log(one.predicted_gain / one.gain), one.error_factor) for one in found)
     squares = 2 * sum((max(log_ratio, 0.0) / factor) ** 2 for log_ratio, factor in overestimates)
-    return math.sqrt((PRIOR_SHAPES * PRIOR_GAIN_ERROR**2 + squares) / (PRIOR_SHAPES + len(found)))
+    spread = math.sqrt((PRIOR_SHAPES * PRIOR_GAIN_ERROR**2 + squares) / (PRIOR_SHAPES + len(found)))
+    left_from = sorted(  # with a larger error each of these shapes is left to cuBLAS
+        (math.log(one.predicted_gain) / (CONFIDENCE * one.error_factor) for one in found if one.gain < SLOWER),
+        reverse=True,
+    )
+    return max([spread, *(1.001 * error for error in left_from[int(MOST_SLOWER * len(found)) :])])
 
 
 @dataclass(slots=True)
