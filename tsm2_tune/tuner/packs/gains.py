@@ -91,8 +91,8 @@ def _kind(winner: Winner) -> tuple[str, str, bool]:
 def gain_error_of(found: Sequence[LeftOut]) -> float:
     """Return the error of predicted gains from left-out shapes.
 
-    It is the root mean square of the overestimates of log(gain), divided by their error factors, times the square root
-    of 2, since underestimates count as 0. PRIOR_GAIN_ERROR counts as PRIOR_SHAPES shapes. The error is larger if
+    It is the root mean square of the overestimates of log(gain), divided by their error factors, times the square
+    root of 2, since underestimates count as 0. PRIOR_GAIN_ERROR counts as PRIOR_SHAPES shapes. The error is larger if
     slower kernels would otherwise be chosen at more than MOST_SLOWER of the shapes.
     """
     overestimates = ((math.log(one.predicted_gain / one.gain), one.error_factor) for one in found)
