@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,9 +12,8 @@ import pytest
 from tests.predicted import GPU, HERE, PLAIN, RATES, THERE, US, Shape, core, measured, pair, product
 from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, Times
-from tsm2_tune.tuner.packs.gains import CONFIDENCE, gain_error_of, left_out, with_gain_errors
+from tsm2_tune.tuner.packs.gains import gain_error_of, left_out, with_gain_errors
 
-MODEL = Path(__file__).parents[1] / "tsm2_tune/core/model.h"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 
@@ -85,13 +82,18 @@ def test_losses_raise_the_error_and_gains_lower_it() -> None:
 @pytest.mark.parametrize(("slower", "is_left"), [(1, False), (2, True)])
 def test_the_error_leaves_all_but_a_hundredth_of_slower_kernels_to_cublas(slower: int, is_left: bool) -> None:
     (one, *_) = left_out(pair(), {GPU: RATES})
-    exact, worse = replace(one, predicted_gain=1.0, gain=1.0), replace(one, predicted_gain=5.0, gain=0.96)
+    exact = replace(one, predicted_gain=1.0, gain=1.0, largest_gain_error=0.0)
+    worse = replace(one, predicted_gain=5.0, gain=0.96, largest_gain_error=0.6)
     error = gain_error_of([exact] * (150 - slower) + [worse] * slower)
-    assert (math.log(5.0) < CONFIDENCE * error * one.error_factor) == is_left
+    assert (error > 0.6) == is_left
 
 
-def test_the_confidence_is_that_of_the_core() -> None:
-    assert re.search(rf"#define CONFIDENCE {CONFIDENCE} ", MODEL.read_text(encoding="utf-8"))
+def test_a_shape_is_left_to_cublas_with_an_error_above_its_largest() -> None:
+    (one, *_) = left_out(pair(), {GPU: RATES})
+    for change, is_left in ((0.999, False), (1.001, True)):
+        error = change * one.largest_gain_error
+        kernels = [replace(kernel, gain_error=error) for kernel in pair()]
+        assert next(left_out(kernels, {GPU: RATES})).is_vendor_chosen == is_left
 
 
 def test_each_type_has_an_error_of_its_own() -> None:

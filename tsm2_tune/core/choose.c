@@ -355,6 +355,11 @@ double least_gain(const struct core_pack *pack, const struct core_choice *choice
     return exp(CONFIDENCE * pack->kernels[choice->kernel].gain_error * choice->error_factor);
 }
 
+double core_largest_gain_error(const struct core_choice *choice)
+{
+    return log(choice->vendor_us / choice->us) / (CONFIDENCE * choice->error_factor);
+}
+
 /* Return whether cuBLAS should compute the product. At a tuned shape the measured times decide. Without predicted times
    (choice->us is 0) those at the kernel's own shape decide. Otherwise the predicted gain has to exceed its error. */
 static int is_vendors(const struct core_pack *pack, const struct core_choice *choice)

@@ -242,6 +242,10 @@ struct core_choice {
    none. */
 struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device);
 
+/* Return the largest gain_error with which a kernel, not cuBLAS, computes a product with this choice at a shape that was
+   not tuned. */
+double core_largest_gain_error(const struct core_choice *choice);
+
 /* Set `found` to the launches that are worth timing for a product whose C exists (makes_c is 0). The first is the
    choice of core_choose. The others follow in the order of their predicted times: the two fastest launches of each
    candidate, for the product and for the transposed product. They are dropped if is_too_large, or if they are

@@ -101,8 +101,8 @@ class Core:
         self._explain.restype, self._device_index.restype = None, ctypes.c_int
         self._predict, self._rates_us = library.core_predict, library.core_rates_us
         self._predict.restype, self._rates_us.restype = ctypes.c_double, None
-        self._us_by_rates = library.core_us_by_rates
-        self._us_by_rates.restype = None
+        self._us_by_rates, self._largest_gain_error = library.core_us_by_rates, library.core_largest_gain_error
+        self._us_by_rates.restype, self._largest_gain_error.restype = None, ctypes.c_double
 
     def device_index(self, name: str | None) -> int:
         """Return the index of the device with this name, OTHER_GPU for another GPU, HOST for None."""
@@ -117,6 +117,11 @@ class Core:
         """Return the kernel and its launch for a record of PRODUCT on this GPU, or on the host for None."""
         found: CoreChoice = self._choose(self._pack, record, self.device_index(device))
         return found
+
+    def largest_gain_error(self, choice: CoreChoice) -> float:
+        """Return the largest `gain_error` with which a kernel computes a product with this choice of `choose`."""
+        error: float = self._largest_gain_error(ctypes.byref(choice))
+        return error
 
     def contenders(self, record: bytes, device: str | None) -> list[CoreChoice]:
         """Return the launches that are worth timing, first the one that `choose` returns."""

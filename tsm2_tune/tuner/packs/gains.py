@@ -22,7 +22,6 @@ from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 
 SLOWER = 1 / 1.03  # with a smaller gain a kernel is slower than cuBLAS
 PRIOR_SHAPES = 10  # so many left-out shapes count as much as PRIOR_GAIN_ERROR
-CONFIDENCE = 0.9  # as in core/model.h
 MOST_SLOWER = 0.01  # the most left-out shapes, as a share, whose chosen kernel may be slower than cuBLAS
 
 
@@ -35,6 +34,7 @@ class LeftOut:
     predicted_gain: float
     is_vendor_chosen: bool
     error_factor: float  # times `gain_error`, this is the standard deviation of the error of log(predicted gain)
+    largest_gain_error: float  # with a larger `gain_error` the shape is left to cuBLAS
 
 
 def left_out(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> Iterator[LeftOut]:
@@ -71,7 +71,9 @@ def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> 
     if kernel_us is None:
         return None
     gain, predicted = measured_vendor_us / kernel_us, choice.vendor_us / choice.us
-    return LeftOut(winner, gain, predicted, bool(choice.is_vendors), choice.error_factor)
+    return LeftOut(
+        winner, gain, predicted, bool(choice.is_vendors), choice.error_factor, core.largest_gain_error(choice)
+    )
 
 
 def with_gain_errors(
@@ -98,11 +100,8 @@ def gain_error_of(found: Sequence[LeftOut]) -> float:
     overestimates = ((math.log(one.predicted_gain / one.gain), one.error_factor) for one in found)
     squares = 2 * sum((max(log_ratio, 0.0) / factor) ** 2 for log_ratio, factor in overestimates)
     spread = math.sqrt((PRIOR_SHAPES * PRIOR_GAIN_ERROR**2 + squares) / (PRIOR_SHAPES + len(found)))
-    left_from = sorted(  # with a larger error each of these shapes is left to cuBLAS
-        (math.log(one.predicted_gain) / (CONFIDENCE * one.error_factor) for one in found if one.gain < SLOWER),
-        reverse=True,
-    )
-    return max([spread, *(1.001 * error for error in left_from[int(MOST_SLOWER * len(found)) :])])
+    of_slower = sorted((one.largest_gain_error for one in found if one.gain < SLOWER), reverse=True)
+    return max([spread, *(1.001 * error for error in of_slower[int(MOST_SLOWER * len(found)) :])])
 
 
 @dataclass(slots=True)
