@@ -114,12 +114,12 @@ def opened(
     support = compile_text(source, kernel="", defines=(), toolchain=target.toolchain, limit_seconds=COMPILE_SECONDS)
     if not isinstance(support, Binary):
         raise InputError(f"{target.toolchain.compiler} does not compile the tuner's own kernels: {support.detail}")
-    path, libraries = support.path, None
-    device: Device = HostDevice(support_path=path) if target.is_host else CudaDevice(int(target.spec), path)
+    code, libraries = support.code, None
+    device: Device = HostDevice(support_code=code) if target.is_host else CudaDevice(int(target.spec), code)
     if isinstance(device, CudaDevice):
         libraries = Cublas(), CublasLt(device, LT_WORKSPACE_BYTES)
     try:
-        yield Contest(device, target, path, effort, phases or PhaseTimer(), cache, libraries)
+        yield Contest(device, target, code, effort, phases or PhaseTimer(), cache, libraries)
     finally:
         device.close()
 
@@ -135,14 +135,14 @@ class Contest:
         self,
         device: Device,
         target: Target,
-        support_path: str,
+        support_code: bytes,
         effort: Effort,
         phases: PhaseTimer,
         cache: Cache = Cache.CLEAN,
         libraries: tuple[Cublas, CublasLt] | None = None,
     ) -> None:
         self.device, self.target, self.phases = device, target, phases
-        self._support_path, self._effort, self._cache, self.libraries = support_path, effort, cache, libraries
+        self._support_code, self._effort, self._cache, self.libraries = support_code, effort, cache, libraries
         self._supports: dict[str, Support] = {}
         self.ceilings: Ceilings = device.ceilings()
 
@@ -187,7 +187,7 @@ class Contest:
         """
         dtype = problem.dtype_name
         if dtype not in self._supports:
-            self._supports[dtype] = Support(self.device, self._support_path, dtype)
+            self._supports[dtype] = Support(self.device, self._support_code, dtype)
         operands = Operands(self.device, self._supports[dtype], problem, index_bits=problem.index_bits)
         stack.callback(operands.free)
         return operands
@@ -204,7 +204,7 @@ class Contest:
         )  # fmt: skip
         if not isinstance(binary, Binary):
             raise ToolMissing(f"{toolchain.compiler} does not compile {config.text}: {binary.detail}")
-        loaded = BoundKernel(self.device, operands, Entry(binary.path, source.kernel, source.launch))
+        loaded = BoundKernel(self.device, operands, Entry(binary.code, source.kernel, source.launch))
         stack.callback(loaded.free)
         return loaded
 

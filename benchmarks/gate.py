@@ -13,6 +13,7 @@ version 0.1.0, compiled with nvcc 13.0.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import lzma
 import struct
@@ -94,7 +95,7 @@ def subjects() -> list[Subject]:
 
 def of_binary(binary: Binary, launched_bytes: int) -> Compiled:
     """Return the compared properties of a cubin, which contains one kernel. `launched_bytes` is set at launch."""
-    with open(binary.path, "rb") as file:
+    with io.BytesIO(binary.code) as file:
         elf = ELFFile(file)
         sections = {section.name: section for section in elf.iter_sections()}
         (text,) = (section for name, section in sections.items() if name.startswith(".text."))

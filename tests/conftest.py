@@ -32,7 +32,7 @@ from tests import (
 from tests.calls import TYPES
 from tests.databases import compile_once
 from tests.fabricated import fake_binary, tuning_run
-from tests.fake_compilers import fake_toolkit
+from tests.fake_compilers import cached_file, fake_toolkit
 from tests.forked_workers import fork_workers
 from tests.kept_objects import keep_objects
 from tests.library_calls import SPLIT, InProcess, fabricated_library, problems_of_all, recording_process, tried
@@ -191,14 +191,14 @@ def compiled(text: str, kernel: str, toolchain: Toolchain, defines: tuple[str, .
 
 
 @pytest.fixture(scope="session")
-def support_path(quick: Toolchain) -> str:
-    return compiled(support_source(), "", quick).path
+def support_code(quick: Toolchain) -> bytes:
+    return compiled(support_source(), "", quick).code
 
 
 @pytest.fixture(scope="session")
-def worker(support_path: str) -> Iterator[Worker]:
+def worker(support_code: bytes) -> Iterator[Worker]:
     """A worker on the host that waits 30 s for each stage, as a busy machine needs."""
-    worker = Worker("cpu", lambda: support_path, limit_seconds=30.0)
+    worker = Worker("cpu", lambda _: support_code, limit_seconds=30.0)
     yield worker
     worker.close()
 
@@ -228,7 +228,7 @@ def try_kernel(worker: Worker, quick: Toolchain, quickest: Toolchain) -> TryKern
         source: KernelSource = render(problem, config)
         text = edit(source.text)
         binary = compiled(text, source.kernel, quick if text == source.text else quickest, source.defines)
-        entry = Entry(binary.path, source.kernel, source.launch)
+        entry = Entry(binary.code, source.kernel, source.launch)
         small = edge_problems(config, problem) if probes else ()
         return worker.attempt(Attempt(problem, entry, small, seed=7, effort=ONCE, within_us=within_us))
 
@@ -319,7 +319,10 @@ def own_cache(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def own_kernels() -> list[Path]:
     """Return the binaries of the tuner's own kernels that a run in f32 uses."""
-    return [Path(compiled(support_source(types), "", quick_host_toolchain()).path) for types in ((), ("f32",))]
+    toolchain, texts = quick_host_toolchain(), [support_source(types) for types in ((), ("f32",))]
+    for text in texts:
+        compiled(text, "", toolchain)
+    return [cached_file(text, (), toolchain) for text in texts]
 
 
 def copy_cache(folder: Path) -> None:
@@ -346,13 +349,13 @@ def target() -> Target:
 
 
 @pytest.fixture(scope="module")
-def gpu_support_path(target: Target) -> str:
-    return compiled(support_source(), "", target.toolchain).path
+def gpu_support(target: Target) -> bytes:
+    return compiled(support_source(), "", target.toolchain).code
 
 
 @pytest.fixture(scope="module")
-def gpu(gpu_support_path: str) -> Iterator[CudaDevice]:
-    device = CudaDevice(0, gpu_support_path)
+def gpu(gpu_support: bytes) -> Iterator[CudaDevice]:
+    device = CudaDevice(0, gpu_support)
     yield device
     device.close()
 

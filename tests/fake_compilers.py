@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
+from tsm2_tune.generator.source import code
+from tsm2_tune.tuner.compile.compiler import Toolchain, cache_folder, compile_text
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
 # Head of each script: `output` is the file to write, `$calls` has a line for each call.
@@ -88,6 +91,13 @@ def writing_compiler(tmp_path: Path) -> Toolchain:
 
 
 def binary(toolchain: Toolchain, text: str = "") -> Path:
+    """The cached file of the compiled text."""
     answer = compiled(toolchain, text)
     assert isinstance(answer, Binary), answer.detail
-    return Path(answer.path)
+    return cached_file(text, (), toolchain)
+
+
+def cached_file(text: str, defines: tuple[str, ...], toolchain: Toolchain) -> Path:
+    """The file of a compiled text in the cache."""
+    key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
+    return cache_folder() / key[:2] / f"{key}{toolchain.suffix}"

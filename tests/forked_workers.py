@@ -13,18 +13,21 @@ from typing import Any
 
 from tests import quick_worker
 from tsm2_tune.tuner.worker import client, server
+from tsm2_tune.tuner.worker.child_process import memory_file
 
 
 class _Serve:
     """A function in the environment that its process is started in."""
 
-    def __init__(self, serve: Callable[..., None]) -> None:
-        self.serve, self.environment = serve, dict(os.environ)
+    def __init__(self, serve: Callable[..., None], content: bytes) -> None:
+        self.serve, self.content, self.environment = serve, content, dict(os.environ)
 
     def __call__(self, *arguments: Any) -> None:
         os.environ.clear()
         os.environ.update(self.environment)
         current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may start processes
+        with memory_file(self.content) as standard_input:
+            os.dup2(standard_input, 0)
         self.serve(*arguments)
 
 
@@ -51,13 +54,13 @@ class _Process:
         return code
 
 
-def fork_child(serve: Callable[..., None], *arguments: str) -> tuple[Any, Connection]:
+def fork_child(serve: Callable[..., None], *arguments: str, content: bytes = b"") -> tuple[Any, Connection]:
     """Do what `start_child` does, by a fork."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.quick_members"])
     ours, theirs = context.Pipe()
     with theirs:
-        process = context.Process(target=_Serve(serve), args=(theirs, *arguments), daemon=True)
+        process = context.Process(target=_Serve(serve, content), args=(theirs, *arguments), daemon=True)
         process.start()
     return _Process(process), ours
 
@@ -65,7 +68,7 @@ def fork_child(serve: Callable[..., None], *arguments: str) -> tuple[Any, Connec
 def fork_workers(setattr: Callable[[object, str, object], None]) -> None:
     """Have this process start its workers so from now on."""
 
-    def start_child(serve: Any, *arguments: str) -> tuple[Any, Connection]:
-        return fork_child(quick_worker.serve if serve is server.serve else serve, *arguments)
+    def start_child(serve: Any, *arguments: str, content: bytes = b"") -> tuple[Any, Connection]:
+        return fork_child(quick_worker.serve if serve is server.serve else serve, *arguments, content=content)
 
     setattr(client, "start_child", start_child)

@@ -34,10 +34,10 @@ ON_GPU = [
 def loaded_kernel(
     gpu: CudaDevice,
     target: Target,
-    support: str,
+    support: bytes,
     config: KernelConfig,
     problem: Problem,
-    binary: str | None = None,
+    binary: bytes | None = None,
     tuned: Problem | None = None,
 ) -> Iterator[BoundKernel]:
     """The kernel of the problem `tuned`, or of `problem`, ready to start on operands of `problem`.
@@ -47,9 +47,9 @@ def loaded_kernel(
     if needed_bytes(problem) > gpu.limits.memory_bytes:
         pytest.skip(f"{problem.text} does not fit in {gpu.limits.name}")
     source = render(tuned or problem, config)
-    path = binary or compiled(source.text, source.kernel, target.toolchain, source.defines).path
+    code = binary or compiled(source.text, source.kernel, target.toolchain, source.defines).code
     operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
-    loaded = BoundKernel(gpu, operands, Entry(path, source.kernel, source.launch))
+    loaded = BoundKernel(gpu, operands, Entry(code, source.kernel, source.launch))
     try:
         yield loaded
     finally:
@@ -61,11 +61,11 @@ def loaded_kernel(
 def verdict(
     gpu: CudaDevice,
     target: Target,
-    support: str,
+    support: bytes,
     config: KernelConfig,
     problem: Problem,
     checks: tuple[Check, ...] | None = None,
-    binary: str | None = None,
+    binary: bytes | None = None,
     tuned: Problem | None = None,
 ) -> Verdict:
     """On the problem itself, with the calls of the probes unless others are named."""

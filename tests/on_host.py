@@ -96,10 +96,10 @@ STUCK = """extern "C" __global__ void k(int kind) {
 }"""
 
 
-def binary(text: str) -> str:
+def binary(text: str) -> bytes:
     compiled = compile_text(text, kernel="k", defines=(), toolchain=host_toolchain(), limit_seconds=60)
     assert isinstance(compiled, Binary), compiled.detail
-    return compiled.path
+    return compiled.code
 
 
 def load(device: HostDevice, text: str, kernel: str = "k") -> HostKernel:

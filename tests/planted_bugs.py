@@ -67,7 +67,7 @@ def _verifications(bug: Bug, bench: Bench, is_whole: bool) -> Iterator[tuple[str
 
     def entry(bits: int, toolchain: Toolchain) -> Entry:
         binary = compiled(text, source.kernel, toolchain, index_defines(bits))
-        return Entry(binary.path, source.kernel, source.launch)
+        return Entry(binary.code, source.kernel, source.launch)
 
     is_tried = bug.way in (SHAPE, TRIAL)
     if is_whole or is_tried:
@@ -98,7 +98,7 @@ def bench_on(device: str) -> Bench:
     """On the host little is optimised, and what takes long is done less."""
     target = find_target(device)
     toolchain = target.toolchain
-    worker = Worker(device, lambda: compiled(support_source(), "", toolchain).path, limit_seconds=LIMIT_SECONDS)
+    worker = Worker(device, lambda _: compiled(support_source(), "", toolchain).code, limit_seconds=LIMIT_SECONDS)
     if not target.is_host:
         return Bench(toolchain, toolchain, worker, ON_GPU)
     once, quick = quick_toolchain(toolchain, "-O0"), quick_toolchain(toolchain)

@@ -47,17 +47,15 @@ TODAY = TARGET.basis(Cache.CLEAN)
 
 
 def _binary(source: KernelSource) -> Binary:
-    return Binary(source.digest, source.kernel, 0, 0.0)
+    return Binary(source.digest.encode(), source.kernel, 0, 0.0)
 
 
 COMPILES_NOTHING = cast(
     Compilers,
     SimpleNamespace(
-        support=lambda *_: __file__,
+        support=lambda *_: b"",
         begin_support=lambda _: None,
         begin=lambda source, *_: SimpleNamespace(done=lambda: True, result=lambda: _binary(source)),
-        files=lambda *paths: paths,
-        are_whole=lambda *_: True,
         close=lambda: None,
     ),
 )
@@ -111,7 +109,7 @@ class Simulated(Tuner):
         at = request.problem
         tried = self._store.history(DEVICE, at, tuple(FAMILIES), TODAY).tried()
         stored = {render(at, one.config).digest: one for one in tried}
-        members = [stored[entry.path] for entry in request.entries]
+        members = [stored[entry.code.decode()] for entry in request.entries]
         if self.failure is not None:
             return self.failure
         self.rounds.append((at, frozenset(one.config.text for one in members)))

@@ -64,7 +64,7 @@ def test_a_product_has_the_same_bits_whatever_the_count_is(device: HostDevice, q
     random = np.random.default_rng(3)
     a, b = (random.normal(size=(problem.batch, *shape)).astype(np.float32) for shape in ((k, m), (n, k)))
     source = render(problem, SMALL)
-    kernel = device.load(compiled(source.text, source.kernel, quick, source.defines).path, source.kernel)
+    kernel = device.load(compiled(source.text, source.kernel, quick, source.defines).code, source.kernel)
     buffers = filled(device, a), filled(device, b)
 
     def product(count: int, first: int = 0) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
@@ -102,7 +102,7 @@ def test_threads_move_vectors_only_where_a_and_c_are_aligned(
     """A vector that is not aligned stops the kernel."""
     problem = Problem(8, 8, 8, "f32", "ttt", 36)  # C begins at a multiple of 16 bytes
     source = render(problem, spelt(DIRECT.replace("padding=0", f"padding={padding}")))
-    kernel = device.load(compiled(source.text, source.kernel, quick, source.defines).path, source.kernel)
+    kernel = device.load(compiled(source.text, source.kernel, quick, source.defines).code, source.kernel)
     a, b = np.random.default_rng(4).integers(-4, 5, (2, problem.batch, 8, 8)).astype(np.float32)
     inside = [i * ld + j for i in range(8) for j in range(8)]
     apart = np.full((problem.batch, stride), np.nan, np.float32)

@@ -208,15 +208,15 @@ def test_the_faster_of_right_results_is_ahead(found: dict[str, Any], expected: s
 
 
 @pytest.fixture
-def contest(quick: Toolchain, support_path: str) -> Callable[[int], Contest]:
+def contest(quick: Toolchain, support_code: bytes) -> Callable[[int], Contest]:
     """Return a contest on the host in which NumPy stands for the libraries and omits the last `missing` products."""
 
     def made(missing: int) -> Contest:
         target: Any = SimpleNamespace(toolchain=quick, is_host=True, **ONE_STATE)
         target.caches = lambda own, others: tuple(others)
         libraries: Any = FakeCublas(missing), FakeLt()
-        device = KnownHost(support_path=support_path)
-        return Contest(device, target, support_path, ONCE, PhaseTimer(), libraries=libraries)
+        device = KnownHost(support_code=support_code)
+        return Contest(device, target, support_code, ONCE, PhaseTimer(), libraries=libraries)
 
     return made
 

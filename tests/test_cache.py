@@ -113,7 +113,7 @@ def test_an_entry_that_others_could_have_written_is_not_loaded(
         assert isinstance(again, Binary)
         assert again.compile_seconds > 0
         assert mode(place) in (0o600, 0o700)
-    assert compiled(writing_compiler) == Binary(str(path), "k", 0, 0.0)
+    assert compiled(writing_compiler) == Binary(path.read_bytes(), "k", 0, 0.0)
 
 
 PLANTS: dict[str, Callable[[Path], object]] = {
@@ -140,7 +140,7 @@ def test_what_stands_in_place_of_an_entry_is_replaced(
     assert binary(writing_compiler) == path
     remove_leftovers()
     run("cache", "show")
-    assert compiled(writing_compiler) == Binary(str(path), "k", 0, 0.0)
+    assert compiled(writing_compiler) == Binary(path.read_bytes(), "k", 0, 0.0)
     assert (path.is_symlink(), path.read_bytes()) == (False, content)
 
 

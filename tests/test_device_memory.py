@@ -73,8 +73,8 @@ class Starved(HostDevice):
 
 
 @pytest.fixture
-def starved(support_path: str) -> Any:
-    device = Starved(support_path=support_path)
+def starved(support_code: bytes) -> Any:
+    device = Starved(support_code=support_code)
     yield device
     device.close()
 
@@ -82,20 +82,22 @@ def starved(support_path: str) -> Any:
 @pytest.fixture
 def entry(quick: Toolchain) -> Entry:
     source = render(PROBLEM, SPLIT)
-    return Entry(compiled(source.text, source.kernel, quick, source.defines).path, source.kernel, source.launch)
+    return Entry(compiled(source.text, source.kernel, quick, source.defines).code, source.kernel, source.launch)
 
 
-def bench_on(device: HostDevice, support_path: str) -> Any:
-    return server._RequestHandler(device, support_path, cast(Connection, SimpleNamespace(send=lambda _: None)))
+def bench_on(device: HostDevice, support_code: bytes) -> Any:
+    bench = server._RequestHandler(device, cast(Connection, SimpleNamespace(send=lambda _: None)))
+    bench._support_codes[PROBLEM.dtype_name] = support_code
+    return bench
 
 
 def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
-    starved: Starved, entry: Entry, support_path: str
+    starved: Starved, entry: Entry, support_code: bytes
 ) -> None:
     refused, result = list[str](), None
     request = Attempt(PROBLEM, entry, edge_problems(SPLIT, PROBLEM)[:2], seed=1, effort=ONCE)
     while result is None and len(refused) < MOST_ALLOCATIONS:
-        bench, starved.left = bench_on(starved, support_path), len(refused)
+        bench, starved.left = bench_on(starved, support_code), len(refused)
         try:
             result = bench.answer(request)
         except DeviceError as error:
@@ -109,7 +111,7 @@ def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
     assert len(refused) == BUFFERS_OF_SUPPORT + 3 + 2 + 2 * of_a_probe
     assert all(re.match(rf"{PROBLEM.text} {NO_ROOM}", sentence) for sentence in refused)
 
-    bench, starved.left = bench_on(starved, support_path), -1  # kernels that have no room together are not measured
+    bench, starved.left = bench_on(starved, support_code), -1  # kernels that have no room together are not measured
     time_finalists = FinalRound(PROBLEM, (entry, entry), seed=1, effort=ONCE)
     assert len(bench.answer(time_finalists).measurements[0]) == 2
     starved.left = 3
@@ -121,9 +123,9 @@ def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
 
 
 def test_winner_is_verified_without_extents_beyond_its_workspace(
-    starved: Starved, entry: Entry, support_path: str, monkeypatch: pytest.MonkeyPatch
+    starved: Starved, entry: Entry, support_code: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    support = Support(starved, support_path, PROBLEM.dtype_name)
+    support = Support(starved, support_code, PROBLEM.dtype_name)
     monkeypatch.setattr(bound_kernel, "needed_bytes", lambda problem: starved.limits.memory_bytes)
     for is_large in (True, False):
         starved.left = 3  # the operands
@@ -144,10 +146,10 @@ def starving(counter: str, successes: int, *arguments: Any) -> None:
     quick_worker.serve(*arguments)
 
 
-def starved_device(counter: str, successes: int, _: str, support_path: str) -> Starved:
+def starved_device(counter: str, successes: int, _: str, support_code: bytes) -> Starved:
     if counter == "opening":
         raise MemoryError("7 bytes of memory")
-    device = Starved(support_path=support_path)
+    device = Starved(support_code=support_code)
     setattr(device, counter, successes)
     return device
 
@@ -195,7 +197,7 @@ def test_a_system_that_starts_no_process_is_a_sentence(
     assert said in result.output
     assert len(ends) == (2 if refused == "a process" else 0)
     assert all(end.closed for end in ends)
-    Worker("cpu", lambda: "", limit_seconds=10.0).close()  # there is no process
+    Worker("cpu", lambda _: b"", limit_seconds=10.0).close()  # there is no process
 
 
 # --- Freed memory of a GPU ---

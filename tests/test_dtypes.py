@@ -125,7 +125,7 @@ def attempt(worker: Worker, toolchain: Toolchain, problem: Problem, edit: Callab
     source = handmade(problem)
     text = edit(source.text)
     binary = compiled(text, source.kernel, toolchain, source.defines)
-    return worker.attempt(Attempt(problem, Entry(binary.path, source.kernel, source.launch), (), seed=3, effort=ONCE))
+    return worker.attempt(Attempt(problem, Entry(binary.code, source.kernel, source.launch), (), seed=3, effort=ONCE))
 
 
 PRODUCT = "sum += sum_t(A[l + i * lda]) * sum_t(B[l + j * ldb]);"

@@ -97,21 +97,21 @@ class Lost(HostDevice):
     gone: Path  # there when it is lost
     loaded = 0
 
-    def load(self, path: str, kernel: str) -> HostKernel:
+    def load(self, code: bytes, kernel: str) -> HostKernel:
         self.loaded += kernel == "tsm2"
         if self.loaded > 1:
             self.gone.touch()
             raise DeviceLost("GPU is lost (CUDA error 719)")
-        return super().load(path, kernel)
+        return super().load(code, kernel)
 
 
 def serving_until_lost(gone: Path, *arguments: Any) -> None:
     """Serve as a worker process on a device that is lost."""
 
-    def opened(spec: str, support_path: str) -> HostDevice:
+    def opened(spec: str, support_code: bytes) -> HostDevice:
         if gone.exists():
             raise DeviceError("CUDA device 0 does not open (no device): is another process using it?")
-        device = Lost(support_path=support_path)
+        device = Lost(support_code=support_code)
         device.gone = gone
         return device
 
@@ -184,7 +184,7 @@ def test_trials_take_all_of_the_time_of_a_search(tuner: Tuner, monkeypatch: pyte
 
 @pytest.mark.parametrize(("spec", "reach"), [("0", 1.1), ("0", None), ("cpu", 1.1)])
 def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
-    target: Target, support_path: str, spec: str, reach: float | None
+    target: Target, support_code: bytes, spec: str, reach: float | None
 ) -> None:
     times = iter([200.0, 100.0, 300.0, 150.0, 290.0])
     asked: list[float | None] = []
@@ -196,7 +196,7 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
         return AttemptResult(outcome, "", verdict=Verdict(True, 0.1, "right"), measurement=measurement(us))
 
     four = candidates(target, 4)
-    worker = Disturbed(lambda: support_path, attempt)
+    worker = Disturbed(lambda _: support_code, attempt)
     with Tuner(replace(target, spec=spec), Options(reach=reach), worker) as tuner:
         wait(tuner.compile_ahead(four))  # the first compiled kernel is tried first
         prior = replace(NO_PRIOR_TRIALS, contenders=(FinalCandidate(four[0].config, 250.0),))
@@ -209,7 +209,7 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
         assert asked[4] is None
 
 
-def test_candidates_that_come_late_do_not_count_as_trials(target: Target, support_path: str) -> None:
+def test_candidates_that_come_late_do_not_count_as_trials(target: Target, support_code: bytes) -> None:
     """The least number of trials is made even if a strategy gives a candidate only after the last one's result."""
 
     class AfterEach(InOrder):
@@ -224,6 +224,6 @@ def test_candidates_that_come_late_do_not_count_as_trials(target: Target, suppor
 
     result = AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"), measurement=measurement(9.0))
     four = candidates(target, 4)
-    with Tuner(replace(target, spec="0"), Options(), Disturbed(lambda: support_path, lambda _: result)) as tuner:
+    with Tuner(replace(target, spec="0"), Options(), Disturbed(lambda _: support_code, lambda _: result)) as tuner:
         trials = list(tuner.tune(Search(AfterEach(four), budget_seconds=0.0, least=3)))
     assert [trial.config for trial in trials] == [one.config for one in four[:3]]

@@ -61,14 +61,14 @@ CALLS = (
 
 
 def judged(
-    device: Watched, support_path: str, toolchain: Toolchain, *, planted: str = SCALED
+    device: Watched, support_code: bytes, toolchain: Toolchain, *, planted: str = SCALED
 ) -> tuple[Verdict, list[str]]:
     """The verdict on the kernel, and the stages in their order."""
     source = render(SMALL, SPLIT)
     assert SCALED in source.text
     binary = compiled(source.text.replace(SCALED, planted), source.kernel, toolchain, source.defines)
-    entry = Entry(binary.path, source.kernel, source.launch)
-    support = Support(device, support_path, SMALL.dtype_name)
+    entry = Entry(binary.code, source.kernel, source.launch)
+    support = Support(device, support_code, SMALL.dtype_name)
     device.messages = []
     request = FullVerification(SMALL, (Run("so", entry, SMALL.index_bits, CALLS),), seed=3)
     try:
@@ -77,30 +77,30 @@ def judged(
         support.free()
 
 
-def test_slow_calls_start_first_and_large_problems_come_last(support_path: str, quickest: Toolchain) -> None:
-    verdict, messages = judged(Watched(), support_path, quickest)
+def test_slow_calls_start_first_and_large_problems_come_last(support_code: bytes, quickest: Toolchain) -> None:
+    verdict, messages = judged(Watched(), support_code, quickest)
     assert verdict.correct
     assert f"every element of {sum(len(one.checks) for one in CALLS)} calls right" in verdict.detail
     groups, aside = 2, len(checks_of(DEEP))  # three problems with four checks each, at most 9 checks in a group
     ahead = ["long extents, started", f"{aside} aside", *groups * ["remainders so"], *aside * ["long extents, ended"]]
     assert messages == [*ahead, "long extents so"]
-    wrong, messages = judged(Watched(), support_path, quickest, planted=WRONG_WHERE_DEEP)
+    wrong, messages = judged(Watched(), support_code, quickest, planted=WRONG_WHERE_DEEP)
     assert not wrong.correct
     assert wrong.detail.startswith(f"{DEEP.text} so, general call: C[")
     assert messages[-1] == "long extents, ended"
 
 
-def test_a_fault_says_what_ran_beside(support_path: str, quickest: Toolchain) -> None:
+def test_a_fault_says_what_ran_beside(support_code: bytes, quickest: Toolchain) -> None:
     """It is met where the device is waited for next: there both calls are named."""
     with pytest.raises(KernelFault, match=DEEP.text):
-        judged(Watched(), support_path, quickest, planted=FAULTY_WHERE_DEEP)
+        judged(Watched(), support_code, quickest, planted=FAULTY_WHERE_DEEP)
 
 
-def test_without_room_for_all_of_it_nothing_is_put_aside(support_path: str, quickest: Toolchain) -> None:
+def test_without_room_for_all_of_it_nothing_is_put_aside(support_code: bytes, quickest: Toolchain) -> None:
     device = Watched()
     device.limits = replace(device.limits, memory_bytes=4 * len(checks_of(DEEP)) * needed_bytes(DEEP) - 1)
     for planted, is_right in ((SCALED, True), (WRONG_WHERE_DEEP, False)):
-        verdict, messages = judged(device, support_path, quickest, planted=planted)
+        verdict, messages = judged(device, support_code, quickest, planted=planted)
         assert verdict.correct == is_right
         assert messages[1] == "0 aside"
         assert messages[-1] == "long extents so"
@@ -118,11 +118,11 @@ class Full(Watched):
         return super().allocate(size_bytes)
 
 
-def test_a_call_that_has_room_only_in_part_is_made_again(support_path: str, quickest: Toolchain) -> None:
+def test_a_call_that_has_room_only_in_part_is_made_again(support_code: bytes, quickest: Toolchain) -> None:
     device = Full()
     buffers_of_support, buffers_of_a_check = 4, 5
     device.left = buffers_of_support + buffers_of_a_check + 1
-    verdict, messages = judged(device, support_path, quickest)
+    verdict, messages = judged(device, support_code, quickest)
     assert verdict.correct
     assert messages[1] == "1 aside"
     assert messages[-2:] == ["long extents so", "long extents so"]
@@ -161,7 +161,7 @@ class Ahead(HostDevice):
     ids=["right", "counter", "workspace", "beta"],
 )
 def test_the_verdict_does_not_depend_on_how_many_calls_are_ahead(
-    support_path: str, quickest: Toolchain, original: str, planted: str, said: str
+    support_code: bytes, quickest: Toolchain, original: str, planted: str, said: str
 ) -> None:
     source = render(SMALL, SPLIT)
     text = source.text.replace(original, planted)
@@ -169,9 +169,9 @@ def test_the_verdict_does_not_depend_on_how_many_calls_are_ahead(
     binary = compiled(text, source.kernel, quickest, source.defines)
     found = []
     for device in (HostDevice(), Ahead()):
-        support = Support(device, support_path, SMALL.dtype_name)
+        support = Support(device, support_code, SMALL.dtype_name)
         operands = Operands(device, support, SMALL, index_bits=SMALL.index_bits)
-        loaded = BoundKernel(device, operands, Entry(binary.path, source.kernel, source.launch))
+        loaded = BoundKernel(device, operands, Entry(binary.code, source.kernel, source.launch))
         found.append(verify(device, operands, loaded, seed=3, checks=every_check(SMALL)))
         device.close()
     assert said in found[0].detail
@@ -182,13 +182,13 @@ def test_the_verdict_does_not_depend_on_how_many_calls_are_ahead(
     ("m", "least", "most"), [(200, 1, WORST_RECORDS), (2500, 300, FEW_RECORDS), (30_011, FEW_RECORDS + 1, 2**14)]
 )
 def test_a_wrong_element_is_found_however_many_threads_compare(
-    support_path: str, m: int, least: int, most: int
+    support_code: bytes, m: int, least: int, most: int
 ) -> None:
     device = Ahead()
     device.limits = replace(device.limits, sms=300)
     device.support_threads = 256
     problem = Problem(m, 3, 1, "f64")
-    support = Support(device, support_path, problem.dtype_name)
+    support = Support(device, support_code, problem.dtype_name)
     operands = Operands(device, support, problem, index_bits=problem.index_bits)
     check = checks_of(problem)[0]
     prepare(operands, check, seed=3)

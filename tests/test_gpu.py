@@ -6,7 +6,6 @@ tests/under_sanitizer.py starts the same configurations under compute-sanitizer.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,10 +60,10 @@ def with_extents(case: Problem, m: int, n: int, k: int, batch: int = 1) -> Probl
 
 @pytest.mark.parametrize(("config", "case"), CASES, ids=CASE_NAMES)
 def test_template_is_right_at_odd_shapes_and_on_its_probes(
-    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
+    gpu: CudaDevice, target: Target, gpu_support: bytes, config: KernelConfig, case: Problem
 ) -> None:
     for problem in (*odd_problems(config, case), *edge_problems(config, case)):
-        found = verdict(gpu, target, gpu_support_path, config, problem, tuned=case)
+        found = verdict(gpu, target, gpu_support, config, problem, tuned=case)
         assert found.correct, f"{problem.text}: {found.detail}"
 
 
@@ -72,24 +71,22 @@ def test_template_is_right_at_odd_shapes_and_on_its_probes(
 def test_a_kernel_that_an_exported_module_compiles_is_right(
     gpu: CudaDevice,
     target: Target,
-    gpu_support_path: str,
+    gpu_support: bytes,
     config: KernelConfig,
     problem: Problem,
-    tmp_path: Path,
 ) -> None:
     """By NVRTC, which this needs."""
-    binary = tmp_path / "kernel.cubin"
     bits, (_, architecture) = problem.index_bits, device_of(0)
-    binary.write_bytes(compilers._by_nvrtc(render(problem, config).text, bits, architecture))
-    found = verdict(gpu, target, gpu_support_path, config, problem, binary=str(binary))
+    binary = compilers._by_nvrtc(render(problem, config).text, bits, architecture)
+    found = verdict(gpu, target, gpu_support, config, problem, binary=binary)
     assert found.correct, found.detail
 
 
 @pytest.mark.parametrize(("config", "problem"), GENERAL, ids=lambda one: one.text)
 def test_a_large_c_is_right_and_has_the_same_bits_in_every_run(
-    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
+    gpu: CudaDevice, target: Target, gpu_support: bytes, config: KernelConfig, problem: Problem
 ) -> None:
-    with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
+    with loaded_kernel(gpu, target, gpu_support, config, problem) as loaded:
         found = verify(gpu, loaded.operands, loaded, seed=11)
         assert found.correct, found.detail
         assert len(results_of(gpu, loaded, runs=10)) == 1
@@ -98,26 +95,26 @@ def test_a_large_c_is_right_and_has_the_same_bits_in_every_run(
 @pytest.mark.alone  # operands of up to 80 GB
 @pytest.mark.parametrize(("config", "problem"), PAST_INT, ids=lambda one: one.text)
 def test_offsets_past_32_bits_are_right(
-    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
+    gpu: CudaDevice, target: Target, gpu_support: bytes, config: KernelConfig, problem: Problem
 ) -> None:
     assert problem.index_bits == 64
-    found = verdict(gpu, target, gpu_support_path, config, problem, probe_checks(problem, 1)[:LARGE_CHECKS])
+    found = verdict(gpu, target, gpu_support, config, problem, probe_checks(problem, 1)[:LARGE_CHECKS])
     assert found.correct, found.detail
 
 
 @pytest.mark.alone  # operands of up to 80 GB
 @pytest.mark.parametrize(("config", "problem"), PAST_UNSIGNED, ids=lambda one: one.text)
 def test_offsets_past_unsigned_32_bits_are_right_in_every_order(
-    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
+    gpu: CudaDevice, target: Target, gpu_support: bytes, config: KernelConfig, problem: Problem
 ) -> None:
     assert problem.m * problem.k > 2**32
-    found = verdict(gpu, target, gpu_support_path, config, problem, probe_checks(problem, 1)[:LARGE_CHECKS])
+    found = verdict(gpu, target, gpu_support, config, problem, probe_checks(problem, 1)[:LARGE_CHECKS])
     assert found.correct, found.detail
 
 
 @pytest.mark.parametrize(("config", "case"), SPLIT, ids=lambda one: one.text)
 def test_repeated_runs_give_the_same_bits(
-    gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
+    gpu: CudaDevice, target: Target, gpu_support: bytes, config: KernelConfig, case: Problem
 ) -> None:
     """The sums of the splits are added up in one order, whichever block ends last."""
     thin = config.family.startswith("inner_fma")
@@ -127,7 +124,7 @@ def test_repeated_runs_give_the_same_bits(
         problem = replace(case, m=19, n=19, k=400_009)
     else:
         problem = replace(case, m=19 if thin else 5003, n=17, k=400_009 if thin else 20011)
-    with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
+    with loaded_kernel(gpu, target, gpu_support, config, problem) as loaded:
         assert len(results_of(gpu, loaded, runs=100)) == 1
 
 
@@ -154,6 +151,6 @@ def test_occupancy_is_the_drivers(gpu: CudaDevice, target: Target, config: Kerne
     source = render(case, config)
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     launch = source.launch
-    used = gpu.load(binary.path, source.kernel).resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
+    used = gpu.load(binary.code, source.kernel).resources(threads=launch.threads, smem_bytes=launch.smem_bytes)
     fits = occupancy(gpu.limits, threads=launch.threads, registers=used.registers, smem_bytes=used.smem_bytes)
     assert used.blocks_per_sm == fits.blocks_per_sm

@@ -40,7 +40,7 @@ def test_ceilings_are_below_the_data_sheet(gpu: CudaDevice) -> None:
     assert ceilings.read_gbytes_per_s < gpu.limits.dram_gbytes_per_s
 
 
-def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_path: str) -> None:
+def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support: bytes) -> None:
     """Reading a quarter of the L2 a second time: the flush before each sample must make a difference.
 
     Both launches are queued while the flush runs, so that no time of the host's is in between.
@@ -48,7 +48,7 @@ def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_pat
     size = gpu.limits.l2_bytes // 4 // 4096 * 4096
     data, sink = gpu.allocate(size), gpu.allocate(4096)
     gpu.drv.memset_d32(data.address, 0x3F800000, size // 4)
-    kernel = gpu.load(gpu_support_path, "stream_read")
+    kernel = gpu.load(gpu_support, "stream_read")
 
     def read(times: int) -> None:
         for _ in range(times):
@@ -64,12 +64,12 @@ def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_pat
     assert twice - once < 0.9 * once
 
 
-def test_what_a_late_host_takes_is_not_in_the_time(gpu: CudaDevice, gpu_support_path: str) -> None:
+def test_what_a_late_host_takes_is_not_in_the_time(gpu: CudaDevice, gpu_support: bytes) -> None:
     """A library whose Python is slow to launch is such a host. Compares the medians of two measurements."""
     size = gpu.limits.l2_bytes // 4096 * 4096
     data, sink = gpu.allocate(size), gpu.allocate(4096)
     gpu.drv.memset_d32(data.address, 0x3F800000, size // 4)
-    kernel = gpu.load(gpu_support_path, "flush_read")
+    kernel = gpu.load(gpu_support, "flush_read")
 
     def after(seconds: float) -> float:
         def launch() -> None:
@@ -83,14 +83,14 @@ def test_what_a_late_host_takes_is_not_in_the_time(gpu: CudaDevice, gpu_support_
     sink.free()
 
 
-def test_states_of_the_l2_differ(gpu: CudaDevice, gpu_support_path: str) -> None:
+def test_states_of_the_l2_differ(gpu: CudaDevice, gpu_support: bytes) -> None:
     """A warm quarter of the L2 is read faster than one from memory; where lines are dirty, evict-first loads of much
     wait for them, and plain ones hardly: each by the least of its samples.
     """
     small, large = (size // 4096 * 4096 for size in (gpu.limits.l2_bytes // 4, 20 * gpu.limits.l2_bytes))
     data, sink = gpu.allocate(large), gpu.allocate(4096)
     gpu.drv.memset_d32(data.address, 0x3F800000, large // 4)
-    evict_first, plain = (gpu.load(gpu_support_path, name) for name in ("stream_read", "flush_read"))
+    evict_first, plain = (gpu.load(gpu_support, name) for name in ("stream_read", "flush_read"))
 
     def least_us(kernel: CudaKernel, size: int, cache: Cache) -> float:
         return min(measure(gpu, lambda: stream(kernel, data.address, size, sink.address), Effort(), cache).samples_us)
@@ -105,9 +105,9 @@ def test_states_of_the_l2_differ(gpu: CudaDevice, gpu_support_path: str) -> None
     sink.free()
 
 
-def test_what_is_started_aside_runs_beside_the_rest(gpu: CudaDevice, gpu_support_path: str) -> None:
+def test_what_is_started_aside_runs_beside_the_rest(gpu: CudaDevice, gpu_support: bytes) -> None:
     """One warp works for some tenths of a second; meanwhile other kernels start and end, and are waited for."""
-    slow, quick = gpu.load(gpu_support_path, "rate_f32"), gpu.load(gpu_support_path, "rate_f32")
+    slow, quick = gpu.load(gpu_support, "rate_f32"), gpu.load(gpu_support, "rate_f32")
     sink = gpu.allocate(4096)
 
     def work(kernel: CudaKernel, turns: int) -> None:

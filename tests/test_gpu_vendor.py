@@ -50,9 +50,9 @@ TUNE = ("--device", "0", "--shapes", "4096x16x4096", "--family", "tsm2", "--max-
 
 
 @pytest.fixture(scope="module")
-def supports(gpu: CudaDevice, gpu_support_path: str) -> Iterator[dict[str, Support]]:
+def supports(gpu: CudaDevice, gpu_support: bytes) -> Iterator[dict[str, Support]]:
     """The tuner's own kernels of each type, loaded once."""
-    found = {one.dtype_name: Support(gpu, gpu_support_path, one.dtype_name) for one in (*PRODUCTS, *LARGER)}
+    found = {one.dtype_name: Support(gpu, gpu_support, one.dtype_name) for one in (*PRODUCTS, *LARGER)}
     yield found
     for support in found.values():
         support.free()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.compile import cache, compiler, pool
@@ -51,6 +51,7 @@ STOPPED = CompileFailure(Outcome.INTERRUPTED, "the compiler was killed (SIGKILL)
 REFUSED = CompileFailure(Outcome.COMPILE_FAILED, "no such flag")
 BODY = "scalar *staged ="
 BOTH_RIGHT = [Outcome.OK, Outcome.OK]
+Request = Attempt | FinalRound
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def tuner(known_ceilings: None, quick: Toolchain) -> Iterator[Tuner]:
 def disturbed(quick: Toolchain, disturb: Callable[[Any], AttemptResult | None]) -> Iterator[Tuner]:
     """A tuner before each of whose requests its worker calls `disturb`."""
     target = replace(find_target("cpu"), toolchain=quick)
-    worker = Disturbed(lambda: made._compilers.support(), disturb)
+    worker = Disturbed(lambda name: made._compilers.support(name), disturb)
     with Tuner(target, Options(effort=ONCE, final_effort=ONCE), worker) as made:
         yield made
 
@@ -153,40 +154,43 @@ def test_a_winner_is_watched_for_races_where_the_compiler_can(
 
 @pytest.mark.parametrize("content", [None, b"", b"no library"])
 def test_a_cache_that_is_damaged_fails_no_kernel(quick: Toolchain, content: bytes | None) -> None:
-    """Its files are removed, or the kernel's has other content."""
-    seen = list[str]()
+    """Before each request its files are removed, or have other content."""
+    seen = list[Request]()
 
-    def damage(request: Attempt) -> None:
-        if not seen:
-            own = {request.support_path, damaged._compilers.support()} if content is None else set()
-            for file in map(Path, (request.entry.path, *own)):
-                file.unlink()
+    def damage(request: Request) -> None:
+        for file in cache.cache_folder().glob(f"??/*{quick.suffix}"):
+            file.unlink()
             if content is not None:
-                Path(request.entry.path).write_bytes(content)
-        seen.append(request.entry.path)
+                file.write_bytes(content)
+        seen.append(request)
+        damaged.worker.close()  # which has kernels in memory
 
     with disturbed(quick, damage) as damaged:
-        assert (outcomes(damaged), len(seen)) == (BOTH_RIGHT, 3)
-        assert Path(damaged._compilers.support()).exists()
+        past = prior_trials(damaged)
+        assert len(past.contenders) == len(seen) == len(CONFIGS)
+        assert isinstance(damaged.final(PROBLEM, past), Final)
 
 
-def test_a_cache_that_is_emptied_again_and_again_interrupts(quick: Toolchain) -> None:
-    with disturbed(quick, lambda request: Path(request.entry.path).unlink()) as tuner:
-        trials = list(tuner.tune(search_of(tuner)))
-    assert [trial.outcome for trial in trials] == [Outcome.INTERRUPTED] * 2
-    assert trials[0].detail.startswith("its cached binary was changed or removed")
-
-
-@pytest.mark.parametrize("missing", [None, "", PROBLEM.dtype_name])
-def test_a_run_compiles_what_verifies_its_own_types(tuner: Tuner, missing: str | None) -> None:
-    """A worker starts, too, where its own kernels are gone."""
+def test_a_run_compiles_what_verifies_its_own_types(tuner: Tuner) -> None:
     tuner.expect(PROBLEM)
-    assert list(tuner._compilers._support_paths) == ["", "f32"], "a host's compilers disturb no measurement"
+    ended = [name for name, one in tuner._compilers._supports.items() if one.done()]
+    assert ended == ["f32"], "a host's compilers disturb no measurement"
     tuner.expect(replace(PROBLEM, dtype_name="tf32"))
-    if missing is not None:
-        Path(tuner._compilers.support(missing)).unlink()
     assert outcomes(tuner) == BOTH_RIGHT
-    assert list(tuner._compilers._support_paths) == ["", "f32"]
+    assert sorted(tuner._compilers._supports) == ["", "f32"]
+
+
+def test_old_binaries_are_forgotten_and_failures_are_not(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_RECENT", 1)
+    right, other = (render(PROBLEM, config) for config in CONFIGS)
+    wrong, begin = replace(other, text="no CUDA"), tuner._compilers.begin
+    refused = begin(wrong)
+    assert isinstance(refused.result(), CompileFailure)
+    compiled = begin(right)
+    assert isinstance(compiled.result(), Binary)
+    begin(other)
+    assert begin(wrong) is refused
+    assert begin(right) is not compiled
 
 
 def test_a_kernel_that_does_not_load_has_a_verdict(quick: Toolchain) -> None:
@@ -200,21 +204,6 @@ def prior_trials(tuner: Tuner) -> PriorTrials:
     trials = list(tuner.tune(search_of(tuner)))
     contenders = (FinalCandidate(trial.config, trial.measurement.median_us) for trial in trials if trial.measurement)
     return PriorTrials(frozenset(), 0.0, tuple(contenders), frozenset())
-
-
-def test_a_final_is_measured_though_the_cache_was_emptied(quick: Toolchain) -> None:
-    emptied = list[str]()
-
-    def empty(request: Any) -> None:
-        if isinstance(request, FinalRound) and not emptied:
-            emptied.append(request.entries[0].path)
-            os.unlink(emptied[0])
-
-    with disturbed(quick, empty) as tuner:
-        past = prior_trials(tuner)
-        tuner.worker.close()  # which has the kernels in memory
-        assert isinstance(tuner.final(PROBLEM, past), Final)
-    assert len(emptied) == 1
 
 
 @pytest.mark.usefixtures("known_ceilings")
@@ -235,7 +224,7 @@ def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: p
     past = prior_trials(tuner)
     with monkeypatch.context() as patch:
         patch.setattr(cache, "find", lambda *_: None)
-        tuner._compilers._by_text.clear()
+        tuner._compilers._recent.clear()
         failing(patch, 2 * len(CONFIGS))
         failure = tuner.final(PROBLEM, past)
         assert isinstance(failure, FinalFailure)
@@ -244,21 +233,21 @@ def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: p
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
-def test_a_worker_that_dies_of_opening_its_device_is_followed_by_one_other(deaths: int, support_path: str) -> None:
+def test_a_worker_that_dies_of_opening_its_device_is_followed_by_one_other(deaths: int, support_code: bytes) -> None:
     started = list[int]()
 
     class Doomed(Worker):
-        def _started(self, support_path: str) -> tuple[Any, Connection]:
+        def _started(self, support_code: bytes) -> tuple[Any, Connection]:
             if len(started) < deaths:
                 process, (connection, others) = subprocess.Popen(["sleep", "60"]), Pipe()
                 process.kill()
                 others.close()
             else:
-                process, connection = super()._started(support_path)
+                process, connection = super()._started(support_code)
             started.append(process.pid)
             return process, connection
 
-    worker = Doomed("cpu", lambda: support_path, limit_seconds=30.0)
+    worker = Doomed("cpu", lambda _: support_code, limit_seconds=30.0)
     if deaths == 1:
         assert worker.ceilings().read_gbytes_per_s > 0
     else:

@@ -121,7 +121,7 @@ def test_a_kernel_is_right_with_other_splits(
     source = render(problem, config)
     binary = compiled(source.text, source.kernel, quick, source.defines)
     calls = [call for call in calls_for(problem, config, EMULATED, problem.index_bits) if call.splits]
-    entry = Entry(binary.path, source.kernel, source.launch)
+    entry = Entry(binary.code, source.kernel, source.launch)
     run = Run("with other splits", entry, problem.index_bits, tuple(calls))
     result = worker.verify_in_full(FullVerification(problem, (run,), seed=5))
     assert result.outcome is Outcome.OK, result.detail

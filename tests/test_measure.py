@@ -232,7 +232,7 @@ class Recording:
 )
 def test_what_ran_last_is_what_the_state_says(cache: Cache, kernels: list[str]) -> None:
     device = Recording()
-    flush = L2Flush(cast(Device, device), "support")
+    flush = L2Flush(cast(Device, device), b"support")
     flush.bring(cache, lambda: device.started.append(("the kernel", 0)))
     assert [name for name, _ in device.started] == kernels
     for name, size_bytes in device.started:
@@ -241,11 +241,11 @@ def test_what_ran_last_is_what_the_state_says(cache: Cache, kernels: list[str]) 
 
 
 @on_host
-def test_a_flush_stays_in_its_buffer(support_path: str) -> None:
+def test_a_flush_stays_in_its_buffer(support_code: bytes) -> None:
     """The host faults at the end of a buffer: every float4 is inside, also where the last block is not full."""
-    device = HostDevice(support_path=support_path)
+    device = HostDevice(support_code=support_code)
     device.limits = replace(device.limits, l2_bytes=350_007)
-    flush, started = L2Flush(device, support_path), list[str]()
+    flush, started = L2Flush(device, support_code), list[str]()
     written = np.zeros(flush.size_bytes // 4, np.float32)
     for cache in Cache:
         flush.bring(cache, lambda: started.append("the kernel"))

@@ -87,10 +87,10 @@ def test_the_module_asks_for_what_it_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", ["67x5x70", "1x1x20011", "3x7x63", "9x1x1000", "2x2x4099"])
 @pytest.mark.parametrize("op", ["nn", "tn", "ntt"])
 def test_only_what_differs_from_the_least_is_wrong(
-    device: HostDevice, support_path: str, dtype: str, shape: str, op: str
+    device: HostDevice, support_code: bytes, dtype: str, shape: str, op: str
 ) -> None:
     problem = Problem.parse(f"{shape}:{dtype}:{op}")
-    operands = Operands(device, Support(device, support_path, dtype), problem, index_bits=32)
+    operands = Operands(device, Support(device, support_code, dtype), problem, index_bits=32)
     check = checks_of(problem)[0]
     prepare(operands, check, seed=3)
     a, b = (matrix(device, operand, problem) for operand in (operands.a, operands.b))

@@ -113,8 +113,8 @@ FIXED = (
 
 
 @pytest.fixture(scope="module")
-def mutant_bench(support_path: str, toolchain: Toolchain) -> Iterator[MutantBench]:
-    bench = MutantBench(Baselines(host_tools(support_path, toolchain)))
+def mutant_bench(support_code: bytes, toolchain: Toolchain) -> Iterator[MutantBench]:
+    bench = MutantBench(Baselines(host_tools(support_code, toolchain)))
     yield bench
     bench.close()
 
@@ -139,8 +139,8 @@ def test_an_argument_is_of_a_line_that_some_template_has() -> None:
 
 
 def test_a_kernel_that_adds_up_what_it_has_scaled_is_right(worker: Worker, quick: Toolchain) -> None:
-    path = compiled(text_of(SCALED_FIRST).source, SCALED_FIRST, quick, SCALED_FIRST.problem.index_bits)
-    assert verified(worker, SCALED_FIRST, path).outcome is Outcome.OK
+    binary = compiled(text_of(SCALED_FIRST).source, SCALED_FIRST, quick, SCALED_FIRST.problem.index_bits)
+    assert verified(worker, SCALED_FIRST, binary).outcome is Outcome.OK
 
 
 @pytest.mark.parametrize(("subject", "operator", "was", "becomes", "judged"), FIXED)

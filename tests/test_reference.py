@@ -92,9 +92,9 @@ def worst(operands: Operands) -> npt.NDArray[np.float64]:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.text)
 def test_only_what_differs_from_the_exact_product_is_wrong(
-    device: HostDevice, support_path: str, problem: Problem
+    device: HostDevice, support_code: bytes, problem: Problem
 ) -> None:
-    operands = Operands(device, Support(device, support_path, problem.dtype_name), problem, index_bits=32)
+    operands = Operands(device, Support(device, support_code, problem.dtype_name), problem, index_bits=32)
     for seed, operand in enumerate(operands.every):
         operand.fill(Filling(operand.rows, Values.UNIFORM, seed))
     product = exact_product(device, operands)
@@ -113,8 +113,8 @@ def test_only_what_differs_from_the_exact_product_is_wrong(
     assert abs(top[2] - top[3] - 4) < 0.05
 
 
-def test_every_thread_has_work_and_neighbours_read_neighbours(device: HostDevice, support_path: str) -> None:
-    support, many, few = Support(device, support_path, "f32"), 10**9, 2
+def test_every_thread_has_work_and_neighbours_read_neighbours(device: HostDevice, support_code: bytes) -> None:
+    support, many, few = Support(device, support_code, "f32"), 10**9, 2
     split = {
         (many, 10**6, True): (1, 1), (few, LEAST_CHUNK - 1, True): (1, 1), (few, 5 * LEAST_CHUNK, True): (5, 1),
         (few, 77 * LEAST_CHUNK, False): (77, 1), (few, 77 * LEAST_CHUNK, True): (64, 32),
@@ -142,7 +142,7 @@ def product(
     a = filled(device, x)
     b, ld, extents = a if y is x else filled(device, y), np.int32(n), (np.int32(n), np.int32(n), np.int32(rows))
     scaled = (np.float64(0), pointer(c), ld, pointer(partials), pointer(ends))
-    device.load(binary.path, source.kernel)(
+    device.load(binary.code, source.kernel)(
         (*extents, np.float64(1), pointer(a), ld, pointer(b), ld, *scaled),
         blocks=launch.blocks(n, n), threads=launch.threads, smem_bytes=launch.smem_bytes,
     )  # fmt: skip

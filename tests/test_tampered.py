@@ -134,10 +134,10 @@ class Compiling(Tuner):
         if not any(c.kernel_text == spelt and source in by_width(self._problem, c) for c in every):
             raise AssertionError(f"compiled {source.text[:200]!r}")
         self.compiled.setdefault(source.digest, set()).add((source.kernel, source.launch))
-        return Binary(source.digest, source.kernel, 0, 0.0)
+        return Binary(source.digest.encode(), source.kernel, 0, 0.0)
 
     def _started(self, entry: Any) -> None:
-        if (entry.kernel, entry.launch) not in self.compiled[entry.path]:
+        if (entry.kernel, entry.launch) not in self.compiled[entry.code.decode()]:
             raise AssertionError(f"started with {entry}")
 
     def _attempt(self, request: Attempt) -> AttemptResult:

@@ -67,22 +67,22 @@ def test_a_library_that_is_nowhere_and_its_answers_are_sentences(
 
 
 @pytest.fixture
-def host(support_path: str) -> HostDevice:
-    return HostDevice(support_path=support_path)
+def host(support_code: bytes) -> HostDevice:
+    return HostDevice(support_code=support_code)
 
 
-def operands_of(host: HostDevice, support_path: str, problem: Problem) -> Operands:
-    return Operands(host, Support(host, support_path, problem.dtype_name), problem, index_bits=problem.index_bits)
+def operands_of(host: HostDevice, support_code: bytes, problem: Problem) -> Operands:
+    return Operands(host, Support(host, support_code, problem.dtype_name), problem, index_bits=problem.index_bits)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", PRODUCTS, ids=lambda problem: problem.text)
 def test_both_compute_the_product_of_the_operands(
-    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_path: str, problem: Problem
+    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_code: bytes, problem: Problem
 ) -> None:
     fakes = FakeLibrary(), FakeLibrary()
     opened(monkeypatch, *fakes)
-    operands = operands_of(host, support_path, problem)
+    operands = operands_of(host, support_code, problem)
     with vendor_finalists(host, operands, seed=SEED, cache=Cache.CLEAN) as found:
         assert [one.library for one in found.routines] == [CUBLAS, CUBLASLT], found.trouble
         assert [one.version for one in found.routines] == [VERSION, VERSION]
@@ -96,10 +96,10 @@ def test_both_compute_the_product_of_the_operands(
 @pytest.mark.parametrize("text", ["5x5x70:f32:nxt", "5x5x70:c128:cx"])
 @pytest.mark.parametrize("missing", [0, 1])
 def test_half_of_a_symmetric_product_is_compared_as_all_of_it(
-    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_path: str, text: str, missing: int
+    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_code: bytes, text: str, missing: int
 ) -> None:
     opened(monkeypatch, FakeLibrary(missing), FakeLibrary())
-    operands = operands_of(host, support_path, Problem.parse(text))
+    operands = operands_of(host, support_code, Problem.parse(text))
     prepare(operands, checks_of(operands.problem)[-1], seed=SEED)
     vendor = Vendor(host)
     _, half = routines_of_cublas(vendor.cublas, operands)
@@ -110,7 +110,7 @@ def test_half_of_a_symmetric_product_is_compared_as_all_of_it(
 
 @pytest.mark.slow
 def test_cublas_has_routines_for_vectors_and_for_a_matrix_times_itself(
-    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_path: str
+    monkeypatch: pytest.MonkeyPatch, host: HostDevice, support_code: bytes
 ) -> None:
     for text, expected in (
         ("50x1x30:f32", {"cublasSgemm_v2", "cublasSgemv_v2"}),
@@ -120,7 +120,7 @@ def test_cublas_has_routines_for_vectors_and_for_a_matrix_times_itself(
     ):
         cublas = FakeLibrary()
         opened(monkeypatch, cublas, FakeLibrary())
-        operands = operands_of(host, support_path, Problem.parse(text))
+        operands = operands_of(host, support_code, Problem.parse(text))
         with vendor_finalists(host, operands, seed=SEED, cache=Cache.CLEAN):
             assert set(cublas.calls) >= expected
         assert not {name for name in cublas.calls if "ge" in name[7:9] or "rk_" in name or "Gemm" in name} - expected
@@ -146,14 +146,15 @@ def test_the_fastest_routine_comes_first_and_what_declines_is_left_out() -> None
 
 
 @pytest.fixture
-def time_finalists(host: HostDevice, support_path: str, quick: Toolchain) -> Callable[..., Any]:
+def time_finalists(host: HostDevice, support_code: bytes, quick: Toolchain) -> Callable[..., Any]:
     """A final of one kernel on the host, with the vendor."""
     source = render(SMALL, CONFIG)
     binary = compiled(source.text, source.kernel, quick, source.defines)
-    entry, silent = Entry(binary.path, source.kernel, source.launch), SimpleNamespace(send=lambda _: None)
+    entry, silent = Entry(binary.code, source.kernel, source.launch), SimpleNamespace(send=lambda _: None)
 
     def asked(vendor: bool = True) -> Any:
-        bench = _RequestHandler(host, support_path, cast(Any, silent))
+        bench = _RequestHandler(host, cast(Any, silent))
+        bench._support_codes[SMALL.dtype_name] = support_code
         return bench.answer(FinalRound(SMALL, (entry,), 1, ONCE, vendor=vendor))
 
     return asked

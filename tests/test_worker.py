@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -12,7 +11,6 @@ from concurrent.futures import wait
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,26 +143,14 @@ def test_a_request_that_no_worker_begins_is_sent_twice(
     assert try_kernel(CONFIG, PROBLEM, str).outcome is Outcome.OK
 
 
-@pytest.mark.parametrize(
-    ("content", "outcome", "said"),
-    [
-        (b"no library", Outcome.LAUNCH_FAILED, "not loaded"),
-        (None, Outcome.INTERRUPTED, "was removed before it was loaded"),  # no verdict on the kernel
-    ],
-)
-def test_a_binary_that_does_not_load_is_a_failed_launch(
-    worker: Worker, tmp_path: Path, content: bytes | None, outcome: Outcome, said: str
-) -> None:
-    path = tmp_path / "no.so"
-    if content is not None:
-        path.write_bytes(content)
+def test_a_binary_that_does_not_load_is_a_failed_launch(worker: Worker) -> None:
     source = render(PROBLEM, CONFIG)
-    entry = Entry(str(path), source.kernel, source.launch)
+    entry = Entry(b"no library", source.kernel, source.launch)
     result = worker.attempt(Attempt(PROBLEM, entry, probes=(), seed=1, effort=ONCE))
-    assert result.outcome is outcome
-    assert said in result.detail
+    assert result.outcome is Outcome.LAUNCH_FAILED
+    assert "not loaded: file too short" in result.detail
     answer = worker.time_finalists(FinalRound(PROBLEM, (entry, entry), seed=1, effort=ONCE))
-    assert getattr(answer, "outcome", None) is outcome
+    assert getattr(answer, "outcome", None) is Outcome.LAUNCH_FAILED
 
 
 def test_what_cannot_win_is_timed_by_a_first_look_and_not_verified(try_kernel: TryKernel) -> None:
@@ -179,7 +165,7 @@ def test_what_cannot_win_is_timed_by_a_first_look_and_not_verified(try_kernel: T
         assert behind.detail == "the fastest of its first launches took more than 0.0 us"
 
 
-def test_a_limit_that_measuring_the_ceilings_passes(support_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_measuring_the_ceilings_passes(support_code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     limits, answers_in_time = list[float](), time_limit.answers_in_time
 
     def until_it_measures(connection: Any, process: Any, limit_seconds: float) -> bool:
@@ -187,7 +173,7 @@ def test_a_limit_that_measuring_the_ceilings_passes(support_path: str, monkeypat
         return answers_in_time(connection, process, 60 if len(limits) < 3 else limit_seconds)
 
     monkeypatch.setattr(workers, "answers_in_time", until_it_measures)
-    worker = Worker("cpu", lambda: support_path, limit_seconds=0.001)
+    worker = Worker("cpu", lambda _: support_code, limit_seconds=0.001)
     with pytest.raises(WorkerError, match=r"ceilings took more than 0\.001 s; raise --run-limit$"):
         worker.ceilings()
     assert limits[1:] == [0.001, 0.001]  # until it is there, it has begun, and it has measured
@@ -195,43 +181,18 @@ def test_a_limit_that_measuring_the_ceilings_passes(support_path: str, monkeypat
 
 
 @pytest.mark.parametrize("by", ["a file", "standard input"])
-def test_the_worker_does_not_run_the_script_that_asks_for_it(by: str, support_path: str, tmp_path: Path) -> None:
+def test_the_worker_does_not_run_the_script_that_asks_for_it(by: str, support_code: bytes, tmp_path: Path) -> None:
+    (support := tmp_path / "support").write_bytes(support_code)
     script = tmp_path / "script.py"
     script.write_text(
         "print('runs')\n"
         "from tsm2_tune.tuner.worker.client import Worker\n"
-        f"worker = Worker('cpu', lambda: {support_path!r}, limit_seconds=30)\n"
+        f"worker = Worker('cpu', lambda _: open({str(support)!r}, 'rb').read(), limit_seconds=30)\n"
         "print(worker.ceilings().copy_gbytes_per_s > 0)\n"
         "worker.close()\n"
     )
     ended = python(str(script) if by == "a file" else "-", input=script.read_text())
     assert (ended.stdout, ended.stderr) == ("runs\nTrue\n", "")
-
-
-def test_support_kernels_that_are_lost_twice_end_the_run_in_a_sentence(
-    support_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a host they are needed for the ceilings; on a GPU to open the device."""
-    paths = iter([gone := f"{support_path}.gone", support_path])
-    worker = Worker("cpu", lambda: next(paths), limit_seconds=30.0)
-    assert worker.ceilings().read_gbytes_per_s > 0
-    worker.close()
-    worker = Worker("cpu", lambda: gone, limit_seconds=30.0)
-    with pytest.raises(WorkerError, match=r"\.gone was removed") as ended:
-        worker.ceilings()
-    assert "twice: find out what cleans the cache" not in str(ended.value)
-    worker.close()
-
-    def opening(self: Worker, path: str) -> tuple[Any, Connection]:
-        """A process that misses the kernels when it opens its device."""
-        ours, theirs = multiprocessing.Pipe()
-        theirs.send(("lost", f"{path} was removed"))
-        return SimpleNamespace(pid=os.getpid(), kill=lambda: None, wait=lambda *_: 0), ours
-
-    monkeypatch.setattr(Worker, "_started", opening)
-    with pytest.raises(WorkerError, match=r"\.gone was removed, twice: find out what cleans the cache"):
-        worker.ceilings()
-    worker.close()
 
 
 SQUARE = Problem(64, 2, 64, "f32")
@@ -242,9 +203,9 @@ RequestFor = Callable[[str], Attempt]
 
 
 @pytest.fixture
-def hasty(support_path: str) -> Iterator[Worker]:
+def hasty(support_code: bytes) -> Iterator[Worker]:
     """With a limit that an endless kernel passes soon."""
-    worker = Worker("cpu", lambda: support_path, limit_seconds=2.0)
+    worker = Worker("cpu", lambda _: support_code, limit_seconds=2.0)
     yield worker
     worker.close()
 
@@ -258,7 +219,7 @@ def request_for(quickest: Toolchain) -> RequestFor:
         assert FIRST_LINE in source.text
         text = source.text.replace(FIRST_LINE, f"{planted} {FIRST_LINE}", 1)
         binary = compiled(text, source.kernel, quickest, source.defines)
-        return Attempt(SQUARE, Entry(binary.path, source.kernel, source.launch), (), seed=1, effort=ONCE)
+        return Attempt(SQUARE, Entry(binary.code, source.kernel, source.launch), (), seed=1, effort=ONCE)
 
     return made
 
@@ -268,6 +229,16 @@ def asked_all(worker: Worker, *requests: Attempt) -> list[Outcome]:
     for request in requests:
         worker.send_ahead(request)
     return [worker.attempt(request).outcome for request in requests]
+
+
+def test_a_binary_larger_than_the_socket_waits_for_an_idle_worker(hasty: Worker, request_for: RequestFor) -> None:
+    """A worker whose kernel hangs would never read it."""
+    hasty.ceilings()  # so that it is open
+    right, endless = request_for(RIGHT), request_for(ENDLESS)
+    large = replace(right, entry=replace(right.entry, code=right.entry.code + bytes(2**20)))
+    after = replace(right, seed=2)
+    assert asked_all(hasty, right, large, after) == [Outcome.OK] * 3
+    assert asked_all(hasty, endless, large, right) == [Outcome.TIMED_OUT, Outcome.OK, Outcome.OK]
 
 
 @pytest.mark.parametrize(

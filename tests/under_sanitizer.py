@@ -66,7 +66,7 @@ def verdict(
     source = render(case, config)
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     operands = Operands(gpu, support, problem, index_bits=problem.index_bits)
-    loaded = BoundKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
+    loaded = BoundKernel(gpu, operands, Entry(binary.code, source.kernel, source.launch))
     try:
         return verify(gpu, operands, loaded, seed=11, checks=every_check(problem)[:1])
     finally:
@@ -83,14 +83,14 @@ def main(part: str, family: str | None, batches: bool) -> None:
     first, step = part_of(part)
     chosen = family_names(family)
     target = find_target("0")
-    path = compiled(support_source(), "", target.toolchain).path
-    gpu = CudaDevice(0, path)
+    code = compiled(support_source(), "", target.toolchain).code
+    gpu = CudaDevice(0, code)
     supports: dict[str, Support] = {}
     wrong = 0
     cases = [one for one in (*CASES, *GENERAL) if one[0].family in (chosen or (one[0].family,))]
     for config, case in cases[first - 1 :: step]:
         if case.dtype_name not in supports:
-            supports[case.dtype_name] = Support(gpu, path, case.dtype_name)
+            supports[case.dtype_name] = Support(gpu, code, case.dtype_name)
         for problem in (stacks if batches else problems)(config, case):
             rendered = replace(case, batch=problem.batch)
             found = verdict(gpu, target, supports[case.dtype_name], config, rendered, problem)

@@ -16,7 +16,7 @@ class Disturbed(Worker):
     It sends no request ahead, and it knows the ceilings.
     """
 
-    def __init__(self, support: Callable[[], str], disturb: Callable[[Any], AttemptResult | None]) -> None:
+    def __init__(self, support: Callable[[str], bytes], disturb: Callable[[Any], AttemptResult | None]) -> None:
         super().__init__("cpu", support, limit_seconds=30.0)
         self._disturb = disturb
 

@@ -38,8 +38,8 @@ from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain, watching
 REPORTED_EVERY = 50  # mutants
 
 
-def host_tools(support_path: str, toolchain: Toolchain) -> Tools:
-    return Tools(support_path, quick_toolchain(toolchain), quick_toolchain(toolchain, "-O2"), watching(toolchain))
+def host_tools(support_code: bytes, toolchain: Toolchain) -> Tools:
+    return Tools(support_code, quick_toolchain(toolchain), quick_toolchain(toolchain, "-O2"), watching(toolchain))
 
 
 def judged(mutants: list[Mutant], benches: list[Bench]) -> Iterator[Result | None]:
@@ -99,7 +99,7 @@ def main(count: int, seed: int, workers: int, families: str, output: Path, long_
     """Say what became of the mutants; exit code 1 where fewer than 99 in a hundred were found."""
     mutants = chosen(subjects(tuple(filter(None, families.split(",")))), count=count, seed=seed)
     toolchain, results = host_toolchain(), list[Result]()
-    baselines = Baselines(host_tools(compiled(support_source(), "", toolchain).path, toolchain))
+    baselines = Baselines(host_tools(compiled(support_source(), "", toolchain).code, toolchain))
     benches = [Bench(baselines, long_products) for _ in range(workers)]
     with output.open("w") as lines, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         os.environ["XDG_CACHE_HOME"] = cache  # nobody else can use these binaries

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tests.conftest import ONCE
+from tests.fake_compilers import cached_file
 from tests.mutation.equivalent import argument, refused, unseen
 from tests.mutation.operators import synchronises
 from tests.mutation.sample import PRELUDE, Mutant
@@ -46,7 +47,7 @@ PRODUCTS_OF_AN_ELEMENT = 2  # while it fills one
 FOR_A_GPU = ("barrier", "copy", "fence")
 CUTTING = ("early stop", "narrower", "rounding")  # operators that shorten numbers, or stop loops late
 OF_THE_KERNEL = (Outcome.WRONG_RESULT, Outcome.LAUNCH_FAILED, Outcome.CRASHED, Outcome.TIMED_OUT)
-Ask = Callable[[Worker, str], AttemptResult]  # a question about a binary
+Ask = Callable[[Worker, bytes], AttemptResult]  # a question about a binary
 
 
 class Judged(StrEnum):
@@ -92,7 +93,7 @@ class NotCompiled(Exception):
 class Tools:
     """Compilers and support kernels for mutants."""
 
-    support_path: str  # the support kernels
+    support_code: bytes  # the support kernels
     quick: Toolchain  # with little optimisation
     optimised: Toolchain  # with more
     watching: Toolchain  # so that races are told
@@ -107,15 +108,14 @@ class Baseline:
     limit_seconds_in_full: float
 
 
-def compiled(text: str, subject: Subject, toolchain: Toolchain, bits: int) -> str:
-    """The binary's path."""
+def compiled(text: str, subject: Subject, toolchain: Toolchain, bits: int) -> bytes:
     binary = compile_text(
         PRELUDE + text, kernel=subject.source.kernel, defines=index_defines(bits), toolchain=toolchain,
         limit_seconds=COMPILE_LIMIT_SECONDS,
     )  # fmt: skip
     if isinstance(binary, CompileFailure):
         raise MachineFailed(binary.detail) if binary.outcome is Outcome.INTERRUPTED else NotCompiled(binary.detail)
-    return binary.path
+    return binary.code
 
 
 def code(text: str, subject: Subject, toolchain: Toolchain) -> bytes:
@@ -129,27 +129,27 @@ def code(text: str, subject: Subject, toolchain: Toolchain) -> bytes:
         return Path(work, "kernel.so").read_bytes()
 
 
-def entry(subject: Subject, path: str) -> Entry:
-    return Entry(path, subject.source.kernel, subject.source.launch)
+def entry(subject: Subject, binary: bytes) -> Entry:
+    return Entry(binary, subject.source.kernel, subject.source.launch)
 
 
-def tried(worker: Worker, subject: Subject, path: str) -> AttemptResult:
+def tried(worker: Worker, subject: Subject, binary: bytes) -> AttemptResult:
     """Return the result of a trial of a binary of the subject."""
     probes = edge_problems(subject.config, subject.problem)
-    return worker.attempt(Attempt(subject.problem, entry(subject, path), probes, seed=7, effort=ONCE))
+    return worker.attempt(Attempt(subject.problem, entry(subject, binary), probes, seed=7, effort=ONCE))
 
 
-def verified(worker: Worker, subject: Subject, path: str, *, is_watched: bool = False) -> AttemptResult:
+def verified(worker: Worker, subject: Subject, binary: bytes, *, is_watched: bool = False) -> AttemptResult:
     """Return the result of the full verification of a binary; of one in which races are told, their detection."""
-    entries = () if is_watched else ((subject.problem.index_bits, entry(subject, path)),)
-    watched, coverage = (entry(subject, path), WATCHED) if is_watched else (None, SHORT)
+    entries = () if is_watched else ((subject.problem.index_bits, entry(subject, binary)),)
+    watched, coverage = (entry(subject, binary), WATCHED) if is_watched else (None, SHORT)
     request = full_verification(subject.problem, subject.config, entries, coverage, seed=11, watched=watched)
     return worker.verify_in_full(request)
 
 
-def verified_at(worker: Worker, subject: Subject, path: str, call: Call) -> AttemptResult:
+def verified_at(worker: Worker, subject: Subject, binary: bytes, call: Call) -> AttemptResult:
     """Return the result of one call of the full verification of a binary of the subject."""
-    run = Run("where it is long", entry(subject, path), subject.problem.index_bits, (call,))
+    run = Run("where it is long", entry(subject, binary), subject.problem.index_bits, (call,))
     return worker.verify_in_full(FullVerification(subject.problem, (run,), seed=11))
 
 
@@ -212,7 +212,12 @@ class Baselines:
         return self._once(subject, "code", lambda: code(text, subject, self.tools.optimised))
 
     def see(
-        self, subject: Subject, question: object, toolchain: Toolchain, bits: int, ask: Callable[[str], AttemptResult]
+        self,
+        subject: Subject,
+        question: object,
+        toolchain: Toolchain,
+        bits: int,
+        ask: Callable[[bytes], AttemptResult],
     ) -> None:
         """SubjectIsWrong where `ask` refuses the text itself: asked where it refuses a mutant."""
 
@@ -222,7 +227,7 @@ class Baselines:
 
         self._once(subject, question, find)
 
-    def _right(self, subject: Subject, toolchain: Toolchain, bits: int) -> str:
+    def _right(self, subject: Subject, toolchain: Toolchain, bits: int) -> bytes:
         try:
             return compiled(text_of(subject).source, subject, toolchain, bits)
         except (MachineFailed, NotCompiled) as why:
@@ -230,17 +235,17 @@ class Baselines:
 
     def _measured(self, subject: Subject) -> Baseline:
         phases = PhaseTimer()
-        path = self._right(subject, self.tools.quick, subject.problem.index_bits)
-        worker = Worker(HOST, lambda: self.tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
+        binary = self._right(subject, self.tools.quick, subject.problem.index_bits)
+        worker = Worker(HOST, lambda _: self.tools.support_code, limit_seconds=LIMIT_SECONDS, phases=phases)
         try:
-            result = tried(worker, subject, path)
+            result = tried(worker, subject, binary)
         finally:
             worker.close()
         if result.outcome is not Outcome.OK:
             raise SubjectIsWrong(f"{subject.name} is wrong itself: {result.detail}")
         longest = max(seconds for phase, seconds in phases.taken().items() if phase.startswith("verification"))
         return Baseline(
-            Path(path).read_bytes(),
+            binary,
             max(LEAST_PATIENCE_SECONDS, PATIENCE * longest),
             max(LEAST_IN_FULL_SECONDS, PATIENCE_IN_FULL * longest),
         )
@@ -282,10 +287,10 @@ class Bench:
 
     def _judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
         subject, bits = mutant.subject, mutant.subject.problem.index_bits
-        path = self._compiled(mutant, self.tools.quick, bits)
-        if Path(path).read_bytes() == baseline.quick_code:
+        binary = self._compiled(mutant, self.tools.quick, bits)
+        if binary == baseline.quick_code:
             return self._same(mutant, "the same code at -O1")
-        result = self._asked(lambda worker: tried(worker, subject, path), baseline.limit_seconds)
+        result = self._asked(lambda worker: tried(worker, subject, binary), baseline.limit_seconds)
         if result.outcome is not Outcome.OK:
             return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
         is_same = code(mutant.text, subject, self.tools.optimised) == self.baselines.optimised_code(subject)
@@ -294,8 +299,8 @@ class Bench:
             return same
         in_full = baseline.limit_seconds_in_full
 
-        def watched(worker: Worker, path: str) -> AttemptResult:
-            return verified(worker, subject, path, is_watched=True)
+        def watched(worker: Worker, binary: bytes) -> AttemptResult:
+            return verified(worker, subject, binary, is_watched=True)
 
         if races := self._wrong(mutant, "watched", watched, in_full, self.tools.watching, INDEX_BITS[0]):
             return Judged.KILLED, races
@@ -309,36 +314,39 @@ class Bench:
             return Judged.SURVIVED, because
         for call in long_calls(subject, self.long_products) if mutant.edit.operator in CUTTING else ():
 
-            def at(worker: Worker, path: str, call: Call = call) -> AttemptResult:
-                return verified_at(worker, subject, path, call)
+            def at(worker: Worker, binary: bytes, call: Call = call) -> AttemptResult:
+                return verified_at(worker, subject, binary, call)
 
-            if wrong := self._wrong(mutant, "where long", at, LIMIT_SECONDS_WHERE_LONG, of=call.problem, path=path):
+            if wrong := self._wrong(
+                mutant, "where long", at, LIMIT_SECONDS_WHERE_LONG, of=call.problem, binary=binary
+            ):
                 return Judged.KILLED, wrong
         wrong = self._wrong(
-            mutant, "in full", lambda worker, path: verified(worker, subject, path), in_full, path=path
+            mutant, "in full", lambda worker, binary: verified(worker, subject, binary), in_full, binary=binary
         )
         return (Judged.KILLED, wrong) if wrong else (Judged.SURVIVED, "")
 
     def _wrong(
         self, mutant: Mutant, where: str, ask: Ask, limit_seconds: float, toolchain: Toolchain | None = None,
-        bits: int = 0, *, of: Problem | None = None, path: str = "",
+        bits: int = 0, *, of: Problem | None = None, binary: bytes = b"",
     ) -> str:  # fmt: skip
         """Return what a question finds wrong with the mutant and not with its subject, or ""."""
         toolchain, bits = toolchain or self.tools.quick, bits or mutant.subject.problem.index_bits
 
-        def found(path: str) -> AttemptResult:
-            return self._asked(lambda worker: ask(worker, path), limit_seconds)
+        def found(binary: bytes) -> AttemptResult:
+            return self._asked(lambda worker: ask(worker, binary), limit_seconds)
 
-        result = found(path or self._compiled(mutant, toolchain, bits))
+        result = found(binary or self._compiled(mutant, toolchain, bits))
         if result.outcome is Outcome.OK:
             return ""
         self.baselines.see(mutant.subject, (where, of), toolchain, bits, found)
         return f"{result.outcome.value} {where}: {result.detail}"
 
-    def _compiled(self, mutant: Mutant, toolchain: Toolchain, bits: int) -> str:
-        """The binary, which is there while the mutant is judged."""
-        self._made.append(Path(path := compiled(mutant.text, mutant.subject, toolchain, bits)))
-        return path
+    def _compiled(self, mutant: Mutant, toolchain: Toolchain, bits: int) -> bytes:
+        """The binary, which is in the cache while the mutant is judged."""
+        binary = compiled(mutant.text, mutant.subject, toolchain, bits)
+        self._made.append(cached_file(PRELUDE + mutant.text, index_defines(bits), toolchain))
+        return binary
 
     def _asked(self, question: Callable[[Worker], AttemptResult], limit_seconds: float) -> AttemptResult:
         """The verdict. What a mutant before may have done to the process counts against no other.
@@ -346,7 +354,7 @@ class Bench:
         A mutant that writes past an array can make the next one crash or hang: then that is asked in a new process.
         """
         is_new = self._worker is None
-        self._worker = self._worker or Worker(HOST, lambda: self.tools.support_path, limit_seconds=limit_seconds)
+        self._worker = self._worker or Worker(HOST, lambda _: self.tools.support_code, limit_seconds=limit_seconds)
         self._worker.limit_seconds = limit_seconds
         result = question(self._worker)
         if result.outcome in (Outcome.OK, Outcome.WRONG_RESULT):

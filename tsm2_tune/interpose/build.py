@@ -84,7 +84,7 @@ def cached_file(key: str, make: Callable[[], bytes]) -> Path:
     cache.refuse_noexec()
     found = cache.find(key, ".so")
     if found is not None:
-        return found[0]
+        return found.path
     made = make()
     with workplace(cache.working_parent()) as work:
         output = work.folder / "made.so"

@@ -48,6 +48,15 @@ class Entry:
     used: float  # last use, in seconds since 1970
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A binary that was found in the cache."""
+
+    path: Path
+    content: bytes
+    spill_bytes: int  # of registers
+
+
 def cache_folder() -> Path:
     """Return the cache's folder. Create it if it is missing.
 
@@ -133,11 +142,8 @@ def _is_ours(found: os.stat_result) -> bool:
 # --- Entries ---
 
 
-def find(key: str, suffix: str) -> tuple[Path, int] | None:
-    """Return the cached binary's path and its bytes of register spills.
-
-    Return None if the binary or its report is missing, damaged or writable by another user.
-    """
+def find(key: str, suffix: str) -> Found | None:
+    """Return the cached binary; None if it or its report is missing, damaged or writable by another user."""
     binary = _place(key, suffix)
     found = None
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -146,7 +152,7 @@ def find(key: str, suffix: str) -> tuple[Path, int] | None:
     return found
 
 
-def _read(binary: Path) -> tuple[Path, int] | None:
+def _read(binary: Path) -> Found | None:
     shard = os.lstat(binary.parent)
     if not (stat.S_ISDIR(shard.st_mode) and _is_ours(shard)):
         return None
@@ -154,10 +160,12 @@ def _read(binary: Path) -> tuple[Path, int] | None:
         report = json.loads(os.read(file, MOST_REPORT_BYTES))
     spill_bytes = report["spill_bytes"]
     with _own_file(binary) as file:
-        if report["sha256"] != _digest(file):  # damaged by a full disk or a power failure
+        with open(file, "rb", closefd=False) as stream:
+            content = stream.read()
+        if report["sha256"] != hashlib.sha256(content).hexdigest():  # damaged by a full disk or a power failure
             return None
         os.utime(file, ns=(time.time_ns(), os.fstat(file).st_mtime_ns))  # set only the access time
-    return (binary, spill_bytes) if type(spill_bytes) is int and spill_bytes >= 0 else None
+    return Found(binary, content, spill_bytes) if type(spill_bytes) is int and spill_bytes >= 0 else None
 
 
 def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
@@ -166,7 +174,7 @@ def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
     If another process has already stored a binary with this key, keep that file, since a trial may be using it.
     """
     if (found := find(key, suffix)) is not None:
-        return found[0]
+        return found.path
     binary = _place(key, suffix)
     report = output.with_name("report.json")
     with _own_file(output) as file:

@@ -124,7 +124,7 @@ def compile_text(
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
     if found is not None:
-        return Binary(str(found[0]), kernel, found[1], compile_seconds=0.0)
+        return Binary(found.content, kernel, found.spill_bytes, compile_seconds=0.0)
 
     kills_before = kills()
     is_over = is_over or (lambda: kills() != kills_before)
@@ -179,7 +179,8 @@ def _compiled(
                     why.outcome, why.detail.replace(str(work.folder), "").strip()[:DETAIL_CHARACTERS]
                 )
             spill_bytes = _spill_bytes(ended.messages)
-            binary = cache.keep(output, key, toolchain.suffix, spill_bytes)
+            binary = output.read_bytes()
+            cache.keep(output, key, toolchain.suffix, spill_bytes)
     except OSError as error:
         if error.errno in PASSING:
             return CompileFailure(Outcome.INTERRUPTED, f"compiling in {folder}: {error.strerror}")
@@ -187,7 +188,7 @@ def _compiled(
             f"cache folder {folder} cannot be used ({error.strerror}):"
             " make it writable, with space left, or set XDG_CACHE_HOME to another"
         ) from error
-    return Binary(str(binary), kernel, spill_bytes, compile_seconds=ended.seconds)
+    return Binary(binary, kernel, spill_bytes, compile_seconds=ended.seconds)
 
 
 def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_before: int) -> CompileFailure:

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import hashlib
 import json
-import os
 import platform
 from importlib import resources
 
@@ -44,11 +43,11 @@ def _loaded() -> tuple[bytes, ctypes.CDLL]:
     key = hashlib.sha256(about.encode()).hexdigest()
     found = cache.find(key, SUFFIX)
     if found is not None:
-        binary = found[0].read_bytes()
+        binary = found.content
         try:
             return binary, loaded_core(binary)
         except OSError:  # made by another machine that shares the cache
-            os.unlink(found[0])
+            found.path.unlink()
     try:
         binary = built_core(texts)
         library = loaded_core(binary)

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from tsm2_tune.pretuned import without_gpu
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda_kernel import CudaKernel, Queue, fault_of
 from tsm2_tune.tuner.device.cuda_memory import CudaBuffer, CudaMemory
-from tsm2_tune.tuner.device.interface import Buffer, LaunchFailed
+from tsm2_tune.tuner.device.interface import Buffer
 from tsm2_tune.tuner.measure.l2_state import L2Flush, stream
 from tsm2_tune.tuner.measure.timing import median_interval
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, in_a_line
@@ -174,7 +173,7 @@ class CudaDevice:
     faults_past_buffers = False
     calls_ahead = 32
 
-    def __init__(self, ordinal: int, support_path: str) -> None:
+    def __init__(self, ordinal: int, support_code: bytes) -> None:
         self.drv = driver()
         self._queue = Queue()
         self._streams: list[Any] = []  # for concurrent launches
@@ -188,8 +187,8 @@ class CudaDevice:
             ) from None
         self.limits = query_limits(self.drv, device)
         self._memory = CudaMemory(self.drv, self.limits.memory_bytes)
-        self._support_path = support_path
-        self._flush = L2Flush(self, support_path)
+        self._support_code = support_code
+        self._flush = L2Flush(self, support_code)
         self.drv.memset_d8(self._flush.address, 0, self._flush.size_bytes)
         self._start, self._end, self._started = self.drv.Event(), self.drv.Event(), self.drv.Event()
         self._clock_mhz = clock_reader(device.pci_bus_id())
@@ -206,12 +205,8 @@ class CudaDevice:
     def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
         self.drv.memcpy_dtoh(values, buffer.address)
 
-    def load(self, path: str, kernel: str) -> CudaKernel:
-        try:
-            cubin = Path(path).read_bytes()
-        except OSError as error:
-            raise LaunchFailed(f"kernel {kernel!r} not loaded from {path}: {error.strerror}") from None
-        return CudaKernel(self.drv, self._queue, cubin, kernel)
+    def load(self, code: bytes, kernel: str) -> CudaKernel:
+        return CudaKernel(self.drv, self._queue, code, kernel)
 
     def synchronise(self) -> None:
         try:
@@ -273,7 +268,7 @@ class CudaDevice:
         size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
         source, target = self.allocate(size), self.allocate(size)
         self.drv.memset_d32(source.address, 0x3F9D70A4, size // 4)
-        read, copy = (self.load(self._support_path, name) for name in ("stream_read", "stream_copy"))
+        read, copy = (self.load(self._support_code, name) for name in ("stream_read", "stream_copy"))
         read_us = self._median_us(lambda: stream(read, source.address, size, self._flush.sink))
         copy_us = self._median_us(lambda: stream(copy, source.address, size, target.address))
         source.free()
@@ -298,7 +293,7 @@ class CudaDevice:
         return median_interval([self.time_us(launch) for _ in range(CEILING_SAMPLES)])[0]
 
     def _gflops(self, dtype: Dtype) -> float:
-        kernel = self.load(self._support_path, f"rate_{dtype.name}")
+        kernel = self.load(self._support_code, f"rate_{dtype.name}")
         turns, chains, threads = 4096, 8, 1024  # chains: FMA_CHAINS of the kernel
         blocks = self.limits.sms * (self.limits.threads_per_sm // threads) * 4
         sink = np.uint64(self._flush.sink)
@@ -311,7 +306,7 @@ class CudaDevice:
         oldest, k = MMA_TYPES[dtype_name]
         if self.limits.compute_capability < oldest:
             return 0.0
-        kernel = self.load(self._support_path, f"mma_rate_{dtype_name}")
+        kernel = self.load(self._support_code, f"mma_rate_{dtype_name}")
         turns, warps_per_sm = 4096, 16
         threads, blocks = 128, self.limits.sms * warps_per_sm // 4 * 4
         sink = np.uint64(self._flush.sink)

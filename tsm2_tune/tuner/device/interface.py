@@ -18,10 +18,6 @@ class LaunchFailed(Exception):
     """The driver refused to load or to launch a kernel. The device still works."""
 
 
-class BinaryLost(Exception):
-    """The file of a compiled kernel was removed before it was loaded. The kernel is not at fault."""
-
-
 class KernelFault(Exception):
     """A kernel faulted while it ran. This process must not use the device again."""
 
@@ -88,8 +84,8 @@ class Device(Protocol):
     def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
         """Wait for the launched kernels, then copy the buffer's first bytes into the array `values`."""
 
-    def load(self, path: str, kernel: str) -> Kernel:
-        """Load the kernel with the name `kernel` from the binary at `path`.
+    def load(self, code: bytes, kernel: str) -> Kernel:
+        """Load the kernel with the name `kernel` from the binary `code`.
 
         Raise LaunchFailed if the binary does not contain the kernel, or if the driver refuses to load the binary.
         """

@@ -78,18 +78,18 @@ class Support:
     A complex matrix is passed to the support kernels as a real matrix with twice the rows.
     """
 
-    def __init__(self, device: Device, binary_path: str, dtype_name: str) -> None:
+    def __init__(self, device: Device, code: bytes, dtype_name: str) -> None:
         self._device = device
         dtype = dtype_named(dtype_name)
         self._component = dtype.component.name
-        self._fill = device.load(binary_path, f"fill_{self._component}")
-        self._find_changes = device.load(binary_path, f"find_changes_{self._component}")
-        self._find_counters = device.load(binary_path, "find_counters")
-        self._find_parts = device.load(binary_path, f"find_parts_{dtype.reference_name}")
-        self._add_parts = device.load(binary_path, f"add_parts_{dtype.reference_name}")
-        self._compare = device.load(binary_path, f"compare_{dtype.reference_name}")
-        self._keep_worst = device.load(binary_path, "keep_worst")
-        self._compare_bits = device.load(binary_path, "compare_bits")
+        self._fill = device.load(code, f"fill_{self._component}")
+        self._find_changes = device.load(code, f"find_changes_{self._component}")
+        self._find_counters = device.load(code, "find_counters")
+        self._find_parts = device.load(code, f"find_parts_{dtype.reference_name}")
+        self._add_parts = device.load(code, f"add_parts_{dtype.reference_name}")
+        self._compare = device.load(code, f"compare_{dtype.reference_name}")
+        self._keep_worst = device.load(code, "keep_worst")
+        self._compare_bits = device.load(code, "compare_bits")
         self._parts_of_element, self._warp = dtype.parts, device.limits.warp_threads
         self._rows, self._columns = dtype.reference_tile
         self._most_blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM

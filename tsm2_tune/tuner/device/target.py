@@ -175,12 +175,12 @@ def _limits_of_name(name: str) -> DeviceLimits:
     )
 
 
-def open_device(spec: str, support_path: str) -> Device:
-    """Open the device that `spec` names in this process. `support_path` is the binary of the support kernels."""
+def open_device(spec: str, support_code: bytes) -> Device:
+    """Open the device that `spec` names in this process. `support_code` is the binary of the support kernels."""
     if spec == HOST:
         from tsm2_tune.tuner.device.emulator.device import HostDevice
 
-        return HostDevice(support_path=support_path)
+        return HostDevice(support_code=support_code)
     from tsm2_tune.tuner.device.cuda import CudaDevice
 
-    return CudaDevice(int(spec), support_path)
+    return CudaDevice(int(spec), support_code)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from itertools import groupby
-from pathlib import Path
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.families import parse_config
@@ -115,7 +114,7 @@ def cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes | str:
         limit_seconds=COMPILE_LIMIT_SECONDS,
     )
     if isinstance(found, Binary):
-        return Path(found.path).read_bytes()
+        return found.code
     return f"{toolchain.compiler} does not compile {source.kernel}: {found.detail}"
 
 

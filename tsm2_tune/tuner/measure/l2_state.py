@@ -19,11 +19,11 @@ BUSY_TURNS, BUSY_THREADS = 2**14, 32  # of the kernel that keeps the GPU busy: 8
 class L2Flush:
     """Preparation of the L2 cache before a timed kernel. It keeps the GPU busy until the timed kernel is queued."""
 
-    def __init__(self, device: Device, support_path: str) -> None:
+    def __init__(self, device: Device, support_code: bytes) -> None:
         self.size_bytes = max(L2_SIZES * device.limits.l2_bytes, LEAST_BYTES) // 16 * 16
         self._buffer: Buffer = device.allocate(self.size_bytes + SINK_BYTES)
         self._read, self._write, self._busy = (
-            device.load(support_path, name) for name in ("flush_read", "flush_write", "rate_f32")
+            device.load(support_code, name) for name in ("flush_read", "flush_write", "rate_f32")
         )
 
     @property

@@ -67,7 +67,7 @@ def pretuned_kernels(text: Pretuned) -> ExportedKernels:
     key = code.hexdigest()
     found = cache.find(key, SUFFIX)
     if found is not None:
-        return ExportedKernels.of_json(found[0].read_bytes())
+        return ExportedKernels.of_json(found.content)
     from tsm2_tune.tuner.export.store_kernels import exported_kernels
     from tsm2_tune.tuner.results.store import Store
 

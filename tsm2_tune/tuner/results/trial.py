@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tsm2_tune.generator.config import KernelConfig
@@ -47,9 +47,9 @@ PREFERRED = (Cache.DIRTY, Cache.CLEAN, Cache.WARM)  # the order of choice if a p
 @dataclass(frozen=True, slots=True)
 @plain
 class Binary:
-    """A compiled kernel: its file, and the numbers that the compiler reported."""
+    """A compiled kernel: its binary, and the numbers that the compiler reported."""
 
-    path: str  # cubin for a GPU, shared library for the host
+    code: bytes = field(repr=False)  # cubin for a GPU, shared library for the host
     kernel: str  # entry point
     spill_bytes: int  # stores and loads of spilled registers, per thread; 0 if the compiler does not report them
     compile_seconds: float  # 0 if it came from the cache

@@ -18,12 +18,8 @@ from tsm2_tune.tuner.results.trial import Binary, CompileFailure, LoadedResource
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.quarantine import HAZARDS, small_problems
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, Worker
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 from tsm2_tune.tuner.worker.time_limit import RunningClock
-
-TRIES = 2  # attempts if the binary is changed or removed in the cache meanwhile
-CHANGED = f"its cached binary was changed or removed during the trial, twice: {CLEANED}"
-LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # outcomes that count even if the binary was changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,6 @@ class CompiledCandidate:
     source: KernelSource
     binary: Binary | CompileFailure
     request: Attempt | None
-    files: tuple[object, ...]  # identities of the binaries before the attempt, to detect changes
 
 
 class TrialMaker:
@@ -67,19 +62,18 @@ class TrialMaker:
         binary = compiling.result()
         problem, config = candidate.problem, candidate.config
         if isinstance(binary, CompileFailure):
-            return CompiledCandidate(candidate, source, binary, None, ())
+            return CompiledCandidate(candidate, source, binary, None)
         reach = None if self._target.is_host else self._options.reach  # the host's first launches say little
         request = Attempt(
             problem,
-            Entry(binary.path, source.kernel, source.launch),
+            Entry(binary.code, source.kernel, source.launch),
             probes=edge_problems(config, problem),
             seed=trial_seed(self._options.seed, problem, config.text),
             effort=self._options.effort,
             cache=self._cache,
             within_us=None if reach is None or fastest_us is None else reach * fastest_us,
-            support_path=self._compilers.support(problem.dtype_name),
         )
-        return CompiledCandidate(candidate, source, binary, request, self._files(source, binary))
+        return CompiledCandidate(candidate, source, binary, request)
 
     def send_ahead(self, prepared: CompiledCandidate) -> None:
         """Send the candidate's request to the worker process, while it executes an earlier request."""
@@ -91,8 +85,13 @@ class TrialMaker:
 
         `since` is the time in seconds, on the run's clock, at which the previous trial ended.
         """
-        candidate, source = prepared.candidate, prepared.source
-        result, compiled = self._run_attempt(prepared)
+        candidate, source, binary = prepared.candidate, prepared.source, prepared.binary
+        compiled = None if isinstance(binary, CompileFailure) else binary
+        if isinstance(binary, CompileFailure):
+            result = AttemptResult(binary.outcome, binary.detail)
+        else:
+            assert prepared.request is not None  # because the candidate is compiled
+            result = self._worker().attempt(prepared.request)
         is_late = result.outcome is Outcome.TIMED_OUT
         hung = is_late and compiled is not None and self._hangs(candidate, source, compiled)
         return Trial(
@@ -115,34 +114,10 @@ class TrialMaker:
             hung=hung,
         )
 
-    def _run_attempt(self, prepared: CompiledCandidate) -> tuple[AttemptResult, Binary | None]:
-        """Return the worker's result and the binary. If the binary was changed or removed during the attempt, try
-        again.
-        """
-        binary, request, files = prepared.binary, prepared.request, prepared.files
-        for _ in range(TRIES):
-            if isinstance(binary, CompileFailure):
-                return AttemptResult(binary.outcome, binary.detail), None
-            assert request is not None  # because the candidate is compiled
-            result = self._worker().attempt(request)
-            if result.outcome in LASTING or self._compilers.are_whole(files, [(prepared.source, None)]):
-                return result, binary
-            self._worker().close()  # it may have loaded the old binary
-            source = prepared.source
-            binary = self._compilers.begin_text(source.text, source.kernel, source.defines).result()
-            if isinstance(binary, Binary):
-                request = replace(request, entry=replace(request.entry, path=binary.path))
-                files = self._files(prepared.source, binary)
-        return AttemptResult(Outcome.INTERRUPTED, CHANGED), None
-
-    def _files(self, source: KernelSource, binary: Binary) -> tuple[object, ...]:
-        return self._compilers.files(source.dtype_name, binary.path)
-
     def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
         """Return whether a kernel that timed out also times out or faults on small problems."""
-        entry = Entry(binary.path, source.kernel, source.launch)
+        entry = Entry(binary.code, source.kernel, source.launch)
         request = small_problems(candidate.problem, candidate.config, entry, seed=self._options.seed)
-        request = replace(request, support_path=self._compilers.support(candidate.problem.dtype_name))
         return self._worker().verify_in_full(request).outcome in HAZARDS
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
-from typing import TypeVar
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
@@ -24,7 +22,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.vendor.schedule import VendorSchedule
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure
-from tsm2_tune.tuner.search.attempt import CHANGED, TRIES, trial_seed
+from tsm2_tune.tuner.search.attempt import trial_seed
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
 from tsm2_tune.tuner.verify.bound_kernel import Entry
@@ -34,7 +32,6 @@ from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, FinalTimes,
 FINALISTS, LEAST_FINALISTS = 5, 2  # maximum and minimum number of finalists
 FINALIST_MARGIN = 0.05  # a finalist's median exceeds the best median by at most this share
 
-Answer = TypeVar("Answer")
 # The start of the message if the kernel does not compile, the kernel, and its toolchain if not that of the target.
 NamedText = tuple[str, KernelSource, Toolchain | None]
 
@@ -87,13 +84,15 @@ class Finals:
     ) -> Final | FinalFailure:
         seed, effort = trial_seed(self._options.seed, problem, "final"), self._options.final_effort
         caches = self._target.caches(self._options.cache, self._options.final_caches)
-        request = FinalRound(problem, (), seed, effort, vendor=vendor is not None, caches=caches)
-
-        def time_finalists(entries: tuple[Entry, ...], support_path: str) -> FinalTimes | AttemptResult:
-            return self._worker().time_finalists(replace(request, entries=entries, support_path=support_path))
-
-        texts = [(f"{one.config.text} does not compile any more", source, None) for one, source in chosen]
-        answer = self._with_binaries(problem, texts, time_finalists)
+        answer: FinalTimes | AttemptResult
+        entries = self._entries(
+            [(f"{one.config.text} does not compile any more", source, None) for one, source in chosen]
+        )
+        if isinstance(entries, AttemptResult):
+            answer = entries
+        else:
+            request = FinalRound(problem, entries, seed, effort, vendor=vendor is not None, caches=caches)
+            answer = self._worker().time_finalists(request)
         if isinstance(answer, AttemptResult):
             return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
         if vendor is not None and not answer.vendor:
@@ -117,43 +116,25 @@ class Finals:
         if watching is not None:  # only for one index width: both make the same accesses
             texts.append(("with a race check", sources[0], watching))
 
-        def verify(entries: tuple[Entry, ...], support_path: str) -> AttemptResult:
-            by_bits, codes = tuple(zip(INDEX_BITS, entries, strict=False)), _codes_of(entries[: len(INDEX_BITS)])
-            seed = trial_seed(self._options.seed, problem, f"{config.text} in full")
-            watched = entries[-1] if watching is not None else None
-            request = full_verification(problem, config, by_bits, extent, seed=seed, watched=watched)
-            answer = self._worker().verify_in_full(replace(request, support_path=support_path))
-            return replace(answer, verified_code=codes)
+        entries = self._entries(texts)
+        if isinstance(entries, AttemptResult):
+            return entries
+        by_bits, codes = tuple(zip(INDEX_BITS, entries, strict=False)), _codes_of(entries[: len(INDEX_BITS)])
+        seed = trial_seed(self._options.seed, problem, f"{config.text} in full")
+        watched = entries[-1] if watching is not None else None
+        request = full_verification(problem, config, by_bits, extent, seed=seed, watched=watched)
+        return replace(self._worker().verify_in_full(request), verified_code=codes)
 
-        return self._with_binaries(problem, texts, verify)
-
-    def _with_binaries(
-        self,
-        problem: Problem,
-        texts: Sequence[NamedText],
-        ask: Callable[[tuple[Entry, ...], str], Answer | AttemptResult],
-    ) -> Answer | AttemptResult:
-        """Compile the texts and return the answer to `ask`. It gets the binaries and the path of the support kernels.
-
-        If the answer is an AttemptResult, and a cached binary was changed or removed meanwhile, try again.
-        """
-        sources = [(source, toolchain) for _, source, toolchain in texts]
-        for attempt in range(TRIES):
-            entries, started = list[Entry](), [self._compilers.begin(*one) for one in sources]
-            for (name, source, toolchain), compiling in zip(texts, started, strict=True):
-                if attempt > 0:  # a file in the cache may have changed
-                    compiling = self._compilers.begin_text(source.text, source.kernel, source.defines, toolchain)
-                binary = compiling.result()
-                if isinstance(binary, CompileFailure):
-                    return AttemptResult(binary.outcome, f"{name}: {binary.detail}")
-                entries.append(Entry(binary.path, source.kernel, source.launch))
-            support_path = self._compilers.support(problem.dtype_name)
-            before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
-            answer = ask(tuple(entries), support_path)
-            if not isinstance(answer, AttemptResult) or self._compilers.are_whole(before, tuple(sources)):
-                return answer
-            self._worker().close()  # it may have loaded an old binary
-        return AttemptResult(Outcome.INTERRUPTED, CHANGED)
+    def _entries(self, texts: Sequence[NamedText]) -> tuple[Entry, ...] | AttemptResult:
+        """Compile the texts. Return their kernels, or the failure of the first that does not compile."""
+        started = [self._compilers.begin(source, toolchain) for _, source, toolchain in texts]
+        entries: list[Entry] = []
+        for (name, source, _), compiling in zip(texts, started, strict=True):
+            binary = compiling.result()
+            if isinstance(binary, CompileFailure):
+                return AttemptResult(binary.outcome, f"{name}: {binary.detail}")
+            entries.append(Entry(binary.code, source.kernel, source.launch))
+        return tuple(entries)
 
     @property
     def _watching(self) -> Toolchain | CompileFailure | None:
@@ -171,10 +152,10 @@ class Finals:
 
 
 def _codes_of(entries: Sequence[Entry]) -> str | None:
-    """Return the digests of the binaries' machine code, separated by spaces; None if a binary was removed."""
+    """Return the digests of the binaries' machine code, separated by spaces; None if a binary is not an ELF file."""
     try:
-        return " ".join(machine_code_digest(Path(entry.path).read_bytes()) for entry in entries)
-    except (OSError, ValueError):
+        return " ".join(machine_code_digest(entry.code) for entry in entries)
+    except ValueError:
         return None
 
 

@@ -78,10 +78,7 @@ class Tuner(Executor):
 
     @property
     def worker(self) -> Worker:
-        """The client of the worker process. If the compile cache has lost support kernels, an access compiles them
-        again.
-        """
-        self._compilers.support()
+        """The client of the worker process."""
         if self._worker is None:
             limit, support = self.options.run_limit_seconds, self._compilers.support
             self._worker = Worker(self.target.spec, support, limit_seconds=limit, phases=self.phases)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tsm2_tune.generator.config import ONE_EACH, Launch
-from tsm2_tune.tuner.device.interface import BinaryLost, Buffer, Device, Kernel, LaunchFailed
+from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel, LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Counters, Placed
 from tsm2_tune.tuner.verify.operands import Filling, Operand, Operands, Values, needed_bytes
 
@@ -17,25 +16,15 @@ WORKSPACE_ALIGNMENT = 4  # elements: 16 bytes of the smallest type
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A kernel in a binary file, with its launch dimensions."""
+    """A kernel in a binary, with its launch dimensions."""
 
-    path: str
+    code: bytes = field(repr=False)
     kernel: str
     launch: Launch
 
 
 class WorkspaceTooLarge(LaunchFailed):
     """Error: the operands and the workspace together need more memory than the device has."""
-
-
-def load(device: Device, entry: Entry) -> Kernel:
-    """Load the kernel from its binary file. Raise BinaryLost if the file no longer exists."""
-    try:
-        return device.load(entry.path, entry.kernel)
-    except (LaunchFailed, OSError):
-        if os.path.exists(entry.path):
-            raise
-        raise BinaryLost(f"{entry.path} was removed before it was loaded") from None
 
 
 class BoundKernel:
@@ -48,7 +37,7 @@ class BoundKernel:
     def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
         """Allocate the workspace. Load the kernel from `entry` unless the loaded kernel is passed as `kernel`."""
         self.entry, self.operands = entry, operands
-        self.kernel = kernel or load(device, entry)
+        self.kernel = kernel or device.load(entry.code, entry.kernel)
         self._device = device
         m, n = operands.problem.m, operands.problem.n
         self._grid = entry.launch.grid(m, n)

@@ -20,7 +20,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.interface import Buffer, Device, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.results.trial import Verdict
-from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, WorkspaceTooLarge, load
+from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, WorkspaceTooLarge
 from tsm2_tune.tuner.verify.checks import Check, checks_of, overwriting
 from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
 from tsm2_tune.tuner.verify.verdict import KernelCalls, inspect, prepare, verify_each
@@ -119,7 +119,7 @@ class _KernelRunner:
 
     def __init__(self, device: Device, support: Support, run: Run, seed: int) -> None:
         self._device, self._support, self._run, self._seed = device, support, run, seed
-        self._kernel = load(device, run.entry)
+        self._kernel = device.load(run.entry.code, run.entry.kernel)
         self._concurrent: set[int] = set()  # indices of the calls that run concurrently with the others
         self.calls = 0  # launches that were checked
         self.too_large = 0  # that were left out, since their operands do not fit in memory

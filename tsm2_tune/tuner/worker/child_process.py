@@ -13,7 +13,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -35,8 +36,12 @@ FIRST_FREE = 3  # smaller file descriptors are standard streams, which the calle
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
-def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess.Popen[bytes], Connection]:
+def start_child(
+    serve: Callable[..., None], *arguments: str, content: bytes = b""
+) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start `serve(connection, *arguments)` in a new process. Return the process and the parent's end of the pipe.
+
+    Its standard input is `content`.
 
     In the child, SIGINT and the other signals of `SIGNALS` are blocked until `serve` unblocks them. Raise OSError if
     the process cannot start.
@@ -49,12 +54,13 @@ def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess
             number = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_FREE)
         function = f"{serve.__module__}:{serve.__qualname__}"
         command = [*isolated, str(number), str(os.getpid()), function, *arguments]
-        with held():  # a signal during the start would end the child with a traceback
+        # A signal during the start would end the child with a traceback.
+        with memory_file(content) as standard_input, held():
             before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
                 process = subprocess.Popen(
                     command,
-                    stdin=subprocess.DEVNULL,
+                    stdin=standard_input,
                     stdout=subprocess.DEVNULL,
                     stderr=None if _is_open(2) else subprocess.DEVNULL,
                     env={VARIABLE: "1", **os.environ},
@@ -69,6 +75,15 @@ def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess
         if number >= 0:
             os.close(number)
     return process, ours
+
+
+@contextmanager
+def memory_file(content: bytes) -> Iterator[int]:
+    """Yield the descriptor of a file in memory, to be read from its beginning."""
+    with open(os.memfd_create("input"), "w+b") as file:
+        file.write(content)
+        file.seek(0)
+        yield file.fileno()
 
 
 def begin(number: str, parent: str, function: str, *arguments: str) -> None:

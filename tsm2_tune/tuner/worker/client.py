@@ -12,6 +12,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -37,7 +38,8 @@ OF_KERNELS = (*OF_ITS_OWN, signal.SIGBUS)
 BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages in which no tested kernel runs
 BETWEEN_REQUESTS = "search"  # the run's phase while the worker waits
 SENT_AHEAD = "the next trial"  # the run's phase while the worker works on a request that was sent ahead
-CLEANED = "find out what cleans the cache of kernels"
+# Of binaries that a busy process has not read. A socket takes more, so sending never waits for a kernel that hangs.
+MOST_BYTES_AHEAD = 2**17
 # Of a process on the CPU: its loaded kernels stay mapped, and Linux limits a process to 65530 mappings.
 REQUESTS_PER_PROCESS = 1000
 
@@ -51,12 +53,13 @@ class _NotTheKernel(Exception):
 class Worker:
     """Client of a worker process. It returns a result for every request, even if the process crashes or hangs.
 
-    `spec` names the device. `support` returns the path of the tuner's own compiled kernels, which fill operands and
-    check results. `phases` records the time of each stage that the process reports.
+    `spec` names the device. `support` returns the tuner's own compiled kernels: for the name of a type those that
+    fill operands and check results, for "" those with which a device measures. `phases` records the time of each
+    stage that the process reports.
     """
 
     def __init__(
-        self, spec: str, support: Callable[[], str], *, limit_seconds: float, phases: PhaseTimer | None = None
+        self, spec: str, support: Callable[[str], bytes], *, limit_seconds: float, phases: PhaseTimer | None = None
     ) -> None:
         self._spec, self._support = spec, support
         self._phases = phases or PhaseTimer()
@@ -66,7 +69,9 @@ class Worker:
         self._requests = 0
         self._connection: Connection | None = None
         self._is_open = False  # whether the process has opened its device
+        self._supported = set[str]()  # types whose support kernels the process has
         self._sent = deque[Attempt]()  # requests that were sent ahead, in this order
+        self._held_back = deque[Attempt]()  # later requests, which are too large to be sent ahead
 
     def start(self) -> None:
         """Start the worker process, unless it is running. Do not wait until it has opened its device."""
@@ -95,13 +100,30 @@ class Worker:
         """Send the request of a later `attempt` call now. The calls must be in the order of the requests.
 
         The process begins it as soon as it has answered the requests before. If the process ends before it answers,
-        the `attempt` call sends the request again.
+        the `attempt` call sends the request again. A large request is sent when the process is idle.
         """
         if self._connection is None or not self._is_open:
             return
+        self._held_back.append(request)
         with suppress(OSError):  # the process has just ended: the caller that waits for its answer reports this
-            self._connection.send(request)
-            self._sent.append(request)
+            while self._held_back and (not self._sent or self._is_small(self._held_back[0])):
+                self._send(self._connection, self._held_back[0])
+                self._sent.append(self._held_back.popleft())
+
+    def _is_small(self, request: Attempt) -> bool:
+        """Return whether the process's socket takes the request while the process is busy."""
+        unread = (*list(self._sent)[1:], request)
+        is_supported = request.problem.dtype_name in self._supported
+        return is_supported and sum(len(one.entry.code) for one in unread) <= MOST_BYTES_AHEAD
+
+    def _send(self, connection: Connection, request: object) -> None:
+        """Send the request, with the support kernels for its type if the process lacks them."""
+        if isinstance(request, Attempt | FinalRound | FullVerification):
+            name = request.problem.dtype_name
+            if name not in self._supported:
+                request = replace(request, support_code=self._support(name))
+                self._supported.add(name)
+        connection.send(request)
 
     def time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
         """Time several kernels, interleaved. Return their times, or an AttemptResult with the failure."""
@@ -139,7 +161,8 @@ class Worker:
                 self._process.wait(END_SECONDS)
         self._process = self._connection = None
         self._is_open = False
-        self._sent.clear()
+        for kept in (self._supported, self._sent, self._held_back):
+            kept.clear()
 
     def _ask(self, request: object, limit_seconds: float | None = None) -> object:
         """Return the process's answer. If the process fails for a reason other than the kernel, retry once."""
@@ -164,7 +187,8 @@ class Worker:
 
         Raise _NotTheKernel if the process may have failed for a reason other than the kernel.
         """
-        if self._sent and self._sent[0] is not request:
+        ahead = self._sent or self._held_back
+        if ahead and ahead[0] is not request:
             self.close()  # otherwise the answer to the request sent ahead would arrive first
         connection = self._connected()
         stage: str | None = None
@@ -172,7 +196,9 @@ class Worker:
             if self._sent:
                 self._sent.popleft()
             else:
-                connection.send(request)
+                if ahead:
+                    self._held_back.popleft()
+                self._send(connection, request)
             while True:
                 if not answers_in_time(connection, self._process.pid, limit_seconds):
                     self.close()
@@ -181,9 +207,6 @@ class Worker:
                 if kind == "stage":
                     stage = str(content)
                     self._phases.enter(stage)
-                elif kind == "lost":
-                    self.close()
-                    raise _NotTheKernel(str(content))
                 elif kind == "error":
                     self.close()
                     raise content if isinstance(content, TuneError) else WorkerError(str(content))
@@ -207,8 +230,8 @@ class Worker:
     def _connected(self) -> Connection:
         """Return the connection to a process that has opened its device; start the process if necessary.
 
-        If the process dies while it opens the device, or the support kernels' file was removed, retry once with a new
-        process. Raise DeviceError or WorkerError if the device does not open.
+        If the process dies while it opens the device, retry once with a new process. Raise DeviceError or WorkerError
+        if the device does not open.
         """
         if self._connection is not None and self._is_open:
             return self._connection
@@ -240,21 +263,17 @@ class Worker:
             self._trouble = f"{died}, twice: check the device, and other programs on this machine"
             self.close()
             return None
-        if kind == "lost":
-            self._trouble = f"{content}, twice: {CLEANED}"
-            self.close()
-            return None
         return kind, content
 
     def _start(self) -> None:
-        support_path = self._support()
+        support_code = self._support("")
         with held():
-            self._process, self._connection = self._started(support_path)
+            self._process, self._connection = self._started(support_code)
 
-    def _started(self, support_path: str) -> tuple[Any, Connection]:
+    def _started(self, support_code: bytes) -> tuple[Any, Connection]:
         """Start a process. Return the process and its connection. Raise DeviceError if it cannot start."""
         try:
-            return start_child(serve, self._spec, support_path)
+            return start_child(serve, self._spec, content=support_code)
         except OSError as error:
             raise DeviceError(
                 f"cannot start a process for device {self._spec} ({error.strerror or error}): end other processes,"

@@ -25,7 +25,7 @@ class Attempt:
     effort: Effort
     cache: Cache = Cache.CLEAN  # state of the L2 cache before each sample
     within_us: float | None = None  # the attempt ends if every one of the first launches takes longer; None: no limit
-    support_path: str = ""  # support kernels for the problem's type; "": the worker's own
+    support_code: bytes = field(default=b"", repr=False)  # kernels that verify the type, if the worker lacks them
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FinalRound:
     effort: Effort
     vendor: bool = False  # whether the vendor's routines are timed too
     caches: tuple[Cache, ...] = (Cache.CLEAN,)  # the last state decides the ranking
-    support_path: str = ""  # as in Attempt
+    support_code: bytes = field(default=b"", repr=False)  # as in Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class FullVerification:
     problem: Problem
     runs: tuple[Run, ...]
     seed: int
-    support_path: str = ""  # as in Attempt
+    support_code: bytes = field(default=b"", repr=False)  # as in Attempt
 
 
 @dataclass(frozen=True, slots=True)

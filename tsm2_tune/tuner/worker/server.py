@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from tsm2_tune.errors import DeviceError, TuneError
-from tsm2_tune.tuner.device.interface import BinaryLost, Device, DeviceLost, KernelFault, LaunchFailed
+from tsm2_tune.tuner.device.interface import Device, DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import open_device
 from tsm2_tune.tuner.measure.timing import Effort, measure, measure_interleaved, quick_measure
@@ -29,7 +28,6 @@ from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FinalRound, 
 
 END_OTHERS = "end other processes on it"
 OUTCOMES: dict[type[Exception], Outcome] = {  # error -> outcome of the request in which it occurs
-    BinaryLost: Outcome.INTERRUPTED,
     LaunchFailed: Outcome.LAUNCH_FAILED,
     KernelFault: Outcome.CRASHED,
     DeviceLost: Outcome.INTERRUPTED,
@@ -37,16 +35,17 @@ OUTCOMES: dict[type[Exception], Outcome] = {  # error -> outcome of the request 
 FAILURES = tuple(OUTCOMES)
 
 
-def serve(connection: Connection, spec: str, support_path: str) -> None:
+def serve(connection: Connection, spec: str) -> None:
     """Open the device `spec`, then answer requests until the parent process closes the connection.
 
-    `support_path` is the binary of the support kernels, the tuner's own kernels that verify results.
+    Standard input has the binary of the tuner's own kernels with which the device measures.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
-        device = open_device(spec, support_path)
-        handler = _RequestHandler(device, support_path, connection)
+        with open(0, "rb", closefd=False) as stream:
+            device = open_device(spec, stream.read())
+        handler = _RequestHandler(device, connection)
         connection.send(("ready", None))
         while True:
             connection.send(("result", handler.answer(connection.recv())))
@@ -56,25 +55,19 @@ def serve(connection: Connection, spec: str, support_path: str) -> None:
         connection.send(("error", error))
     except MemoryError as error:  # while the device opens
         connection.send(("error", DeviceError(f"device {spec} does not open: no room for {error}; {END_OTHERS}")))
-    except Exception as error:
-        connection.send(_failure(error, spec, support_path))
-
-
-def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, object]:
-    """Return the error message to the parent process as a kind and a content."""
-    if isinstance(error, LaunchFailed | OSError) and not os.path.exists(support_path):
-        return "lost", f"{support_path} was removed before it was loaded"
-    if isinstance(error, LaunchFailed):
-        return "error", DeviceError(f"device {spec} does not load kernels: {error}")
-    return "error", traceback.format_exc()
+    except LaunchFailed as error:
+        connection.send(("error", DeviceError(f"device {spec} does not load kernels: {error}")))
+    except Exception:
+        connection.send(("error", traceback.format_exc()))
 
 
 class _RequestHandler:
     """Handler of requests in the worker process. It keeps the last problem's matrices in device memory."""
 
-    def __init__(self, device: Device, support_path: str, connection: Connection) -> None:
-        self._device, self._support_path, self._connection = device, support_path, connection
+    def __init__(self, device: Device, connection: Connection) -> None:
+        self._device, self._connection = device, connection
         self._operands: Operands | None = None
+        self._support_codes: dict[str, bytes] = {}  # by element type
         self._supports: dict[str, Support] = {}
 
     def answer(self, request: object) -> object:
@@ -216,9 +209,11 @@ class _RequestHandler:
         return self._operands
 
     def _support_of(self, request: Attempt | FinalRound | FullVerification) -> Support:
-        name, path = request.problem.dtype_name, request.support_path or self._support_path
+        name = request.problem.dtype_name
+        if request.support_code:
+            self._support_codes[name] = request.support_code
         if name not in self._supports:
-            self._supports[name] = Support(self._device, path, name)
+            self._supports[name] = Support(self._device, self._support_codes[name], name)
         return self._supports[name]
 
     def _release(self) -> None:

@@ -47,9 +47,9 @@ def host_identity(toolchain: Toolchain) -> DeviceIdentity:
 class HostKernel:
     """A kernel that runs on the CPU when this object is called."""
 
-    def __init__(self, device: HostDevice, path: str, kernel: str) -> None:
+    def __init__(self, device: HostDevice, code: bytes, kernel: str) -> None:
         self._device = device
-        self._entry = EntryPoint(path, kernel, device.limits)
+        self._entry = EntryPoint(code, kernel, device.limits)
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
         """Return the shared memory of the launch. The other resources are 0, since a CPU has none."""
@@ -81,10 +81,10 @@ class HostDevice:
     faults_past_buffers = True
     calls_ahead = 1
 
-    def __init__(self, *, support_path: str = "", seed: int = 1) -> None:
-        """Create the device. `support_path` is the binary of the support kernels, which only `ceilings` needs."""
+    def __init__(self, *, support_code: bytes = b"", seed: int = 1) -> None:
+        """Create the device. `support_code` is the binary of the support kernels, which only `ceilings` needs."""
         self.limits: DeviceLimits = host_limits()
-        self._support_path = support_path
+        self._support_code = support_code
         self._seed = seed
         self._buffers: list[HostBuffer] = []
         self._fault: str | None = None
@@ -109,8 +109,8 @@ class HostDevice:
         self.synchronise()
         as_bytes(values)[:] = self._view(buffer, size_bytes=values.nbytes)
 
-    def load(self, path: str, kernel: str) -> HostKernel:
-        return HostKernel(self, path, kernel)
+    def load(self, code: bytes, kernel: str) -> HostKernel:
+        return HostKernel(self, code, kernel)
 
     def synchronise(self) -> None:
         """Raise KernelFault if a kernel has faulted, or has written before the start of a buffer."""
@@ -183,7 +183,7 @@ class HostDevice:
         return min(self.time_us(launch) for _ in range(CEILING_SAMPLES))
 
     def _gflops(self, dtype: Dtype) -> float:
-        kernel = self.load(self._support_path, f"rate_{dtype.name}")
+        kernel = self.load(self._support_code, f"rate_{dtype.name}")
         sink = self.allocate(8)
         turns, chains, threads = RATE_TURNS, 64, 256  # chains: FMA_CHAINS of the kernel
         arguments = (np.int32(turns), dtype.factor(0.999), np.uint64(sink.address))

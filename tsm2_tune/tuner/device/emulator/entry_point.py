@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -14,12 +15,13 @@ import numpy.typing as npt
 
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.runtime.choice.core import memory_file
 from tsm2_tune.tuner.compile.compiler import compile_text
 from tsm2_tune.tuner.device.emulator.faults import STACKS, Entry, Launch, Stretch, fault_message
 from tsm2_tune.tuner.device.emulator.limits import host_limits
 from tsm2_tune.tuner.device.emulator.memory import PAGE_BYTES, Mapping
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
-from tsm2_tune.tuner.device.interface import KernelFault, LaunchFailed
+from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.results.trial import CompileFailure
 
 MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # limits of the grid in x and in y, as on a GPU
@@ -29,6 +31,7 @@ IN_ORDER = 0  # seed with which the threads of a block run in ascending order
 
 # One launch at a time, since the signal handlers, the stacks and the thread order are global to the process.
 _launching = threading.Lock()
+_libraries: dict[bytes, ctypes.CDLL] = {}  # by the SHA-256 of their content
 
 
 def _unlock_in_child() -> None:
@@ -51,17 +54,34 @@ def _stacks() -> int:
     return mapping.address
 
 
+def _library(code: bytes) -> ctypes.CDLL:
+    """Load a shared library from memory, each once in a process. Raise OSError if it does not load."""
+    digest = hashlib.sha256(code).digest()
+    if digest not in _libraries:
+        try:
+            path = memory_file("tsm2_kernel", code)
+        except OSError as error:
+            raise DeviceLost(f"no file in memory for a kernel: {error.strerror or error}") from error
+        try:
+            _libraries[digest] = ctypes.CDLL(path)
+        except OSError as error:
+            raise OSError(str(error).removeprefix(f"{path}: ")) from None
+        finally:
+            os.close(int(os.path.basename(path)))  # a loaded library needs no open file
+    return _libraries[digest]
+
+
 class EntryPoint:
     """A loaded kernel, which any thread may run. Launches are serialised. A fault affects only its own launch."""
 
-    def __init__(self, path: str, kernel: str, limits: DeviceLimits) -> None:
-        """Load the kernel from the shared library at `path`. Raise LaunchFailed if it is missing."""
+    def __init__(self, code: bytes, kernel: str, limits: DeviceLimits) -> None:
+        """Load the kernel from the shared library `code`. Raise LaunchFailed if it is missing."""
         self._name = kernel
         try:
-            self._library = ctypes.CDLL(path)
+            self._library = _library(code)
             self._entry = Entry.in_dll(self._library, f"tsm2_host_kernel_{kernel}")
         except (OSError, ValueError) as error:
-            raise LaunchFailed(f"kernel {kernel!r} not loaded from {path}: {error}") from error
+            raise LaunchFailed(f"kernel {kernel!r} not loaded: {error}") from error
         self._bounds = (
             ("blocks", 1, MOST_BLOCKS),
             ("splits", 1, MOST_SPLITS),
@@ -155,4 +175,4 @@ def _entry_point(text: str, kernel: str, defines: tuple[str, ...]) -> EntryPoint
     )
     if isinstance(binary, CompileFailure):
         raise DeviceError(f"kernel {kernel!r} does not compile with {toolchain.version}: {binary.detail}")
-    return EntryPoint(binary.path, kernel, host_limits())
+    return EntryPoint(binary.code, kernel, host_limits())

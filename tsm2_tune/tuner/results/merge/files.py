@@ -80,7 +80,7 @@ def opened_text(name: str) -> Iterator[Database]:
         content = content_of(text)  # read once: the file may change
         key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + content).hexdigest()
         found = cache.find(key, SUFFIX)
-        path = found[0] if found is not None else _convert(text, content, key)
+        path = found.path if found is not None else _convert(text, content, key)
     with Database.copied(path) as database:
         database.become_read_only(Path(name))
         yield database
