@@ -186,7 +186,8 @@ def fake_torch() -> SimpleNamespace:
         letter = {"float": "f", "complex": "c", "bfloat": "i"}[word.rstrip("0123456789")]
         size = SIZES[word]
         described = device_array(shape, tuple(size * x for x in strides), at=0x6000, typestr=f"<{letter}{size}")
-        fake.made.append(Tensor(described, dtype=dtype))
+        fake.made.append(Tensor(described, dtype=dtype, device=device))
+        fake.made[-1].get_device = lambda: int(str(device).rpartition(":")[2])
         return fake.made[-1]  # type: ignore[no-any-return]
 
     def empty(size: Any, *, dtype: Any, device: Any) -> Any:

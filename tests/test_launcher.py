@@ -113,7 +113,7 @@ def test_other_devices_and_more_shapes_than_are_kept_are_pythons(
     arrays = triple()
     for ordinal in (0, 1):
         for one in arrays:
-            one.get_device = lambda ordinal=ordinal: ordinal
+            one.get_device, one.device = lambda ordinal=ordinal: ordinal, f"cuda:{ordinal}"
         compiled.gemm(*arrays)
         compiled.gemm(*arrays[:2])
     assert len(looked) == 3
