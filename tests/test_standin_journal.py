@@ -263,12 +263,12 @@ class TestLoader:
 
         return move
 
-    @pytest.mark.parametrize("name", ["a;b", "100%", "é", "a,b", "a\nb"])
+    @pytest.mark.parametrize("name", ["a;b", "100%", "a$b", "$", "é", "a,b", "a\nb"])
     def test_a_folder_that_the_loader_takes_as_it_is(self, in_folder: Callable[[str], None], name: str) -> None:
         in_folder(name)
         assert said(*RECORD, "true").endswith(f"# no product was seen: {CALLED_NONE}\n")
 
-    @pytest.mark.parametrize("name", ["a b", "a:b", "$LIB", "x${ORIGIN}y", "a$b"])
+    @pytest.mark.parametrize("name", ["a b", "a:b", "$LIB", "$ORIGIN", "${LIB}", "x${ORIGIN}y", "$PLATFORM"])
     def test_a_folder_that_the_loader_reads_otherwise_is_refused(
         self, tmp_path: Path, in_folder: Callable[[str], None], name: str
     ) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
+from tsm2_tune.interpose.preload import LOADED, SHELL
 from tsm2_tune.runtime.cuda.driver import device_of
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.environment import OF_LINKERS, OF_TEXTS, deciding
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
+from tsm2_tune.tuner.results.trial import in_a_line
 
 SOURCES = resources.files("tsm2_tune.interpose") / "c"
 LIBRARY, CORE = resources.files("tsm2_tune.tuner") / "export" / "c", resources.files("tsm2_tune") / "core"
@@ -27,7 +31,10 @@ LEFT = "the program's products are left to cuBLAS"
 
 
 def standin_path() -> Path:
-    """Return the path of the stand-in, perhaps built now. Raise InputError if LD_PRELOAD cannot name it."""
+    """Return the path of the stand-in's shared object. It is built if it is not in the cache.
+
+    Raise ToolMissing if the C++ compiler is missing. Raise InputError if LD_PRELOAD does not load the file.
+    """
     texts = standin_texts()
     compiler = compiler_command()
     path = cached_file(
@@ -50,12 +57,19 @@ def standin_texts() -> dict[str, bytes]:
 
 
 def _refuse_unloadable(path: Path) -> None:
-    """Raise InputError for a path that LD_PRELOAD reads otherwise: a space or a colon ends it, $LIB is expanded."""
-    if not set(" :$").isdisjoint(str(path)):
-        raise InputError(
-            f"the loader does not preload {path}: set XDG_CACHE_HOME to a folder with no space, colon or $"
-            " in its name"
-        )
+    """Raise InputError if LD_PRELOAD does not load the file.
+
+    Some paths do not work in LD_PRELOAD: a space or a colon ends a path, and names such as $LIB are expanded.
+    """
+    with workplace(cache.working_parent()) as work:
+        environment = os.environ | {"LD_PRELOAD": str(path), "TSM2_JOURNAL": str(work.folder)}
+        shell = subprocess.run([SHELL, "-c", ":"], env=environment, capture_output=True, text=True, errors="replace")
+        if (work.folder / LOADED).exists():
+            return
+    raise InputError(
+        f"the loader does not preload {path}: set XDG_CACHE_HOME to a folder with no space, colon or $"
+        f" in its name; it says: {in_a_line(shell.stderr) or 'nothing'}"
+    )
 
 
 def command(compiler: list[str], folder: Path, output: Path) -> list[str]:

@@ -27,6 +27,7 @@ PASSED_ON = (
     signal.SIGALRM,
 )
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these from its start
+SHELL = "/bin/sh"
 LOADED = "loaded"  # name of the file that the stand-in creates in the journal's folder when it is loaded
 T = TypeVar("T")
 
