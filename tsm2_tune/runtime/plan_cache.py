@@ -7,13 +7,13 @@ if the call needs gemm's full checks.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import cupy_stream, is_cupys, torch_stream, vendors_product
-from tsm2_tune.runtime.cuda.driver import owner_id, stream_handle
+from tsm2_tune.runtime.arrays.pycuda_arrays import owned_memory
+from tsm2_tune.runtime.cuda.driver import stream_handle
 from tsm2_tune.runtime.launch_plan import LARGEST, Plan
 
 Spans = tuple[int, ...]  # numbers of bytes from the first to the last element of a, b and out
@@ -244,25 +244,6 @@ def cupy_starter(cupy: Any) -> Starter:
 
 
 # PyCUDA
-
-Owned = tuple[int, int | None]  # address, and id of the CUDA context that owns the memory; None: no context does
-_owned: dict[int, tuple[Owned, Any]] = {}  # id of a memory object -> its address and owner, and a reference to it
-
-
-def owned_memory(memory: Any) -> Owned:
-    """Return the address of a GPUArray's `gpudata`, and the id of the context that owns it.
-
-    The driver is asked once for each of PyCUDA's own memory objects, and each time for an integer or another holder.
-    """
-    found = _owned.get(id(memory))
-    if found is not None:
-        return found[0]
-    address = int(memory)
-    owned = address, owner_id(address)
-    if type(memory).__module__ == "pycuda._driver":
-        key = id(memory)
-        _owned[key] = owned, weakref.ref(memory, lambda _: _owned.pop(key, None))
-    return owned
 
 
 def pycuda_look_up(gpuarray: Any) -> LookUp:

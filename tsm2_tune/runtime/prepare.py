@@ -11,6 +11,7 @@ import numpy as np
 from tsm2_tune.runtime.arrays.dlpack import let_wait
 from tsm2_tune.runtime.arrays.libraries import at_stream, current_stream, is_torchs, new_array
 from tsm2_tune.runtime.arrays.matrices import Product
+from tsm2_tune.runtime.arrays.pycuda_arrays import new_gpu_array
 from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import function_of
 from tsm2_tune.runtime.cuda.driver import (
@@ -85,15 +86,6 @@ def stream_of(product: Product, stream: Any) -> int:
 
 def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool = True) -> tuple[Product, Plan, int]:
     """Allocate `out` if the product has none. Return it, its plan, perhaps cached, and the stream's handle."""
-    handle = stream_of(product, stream)
-    if product.out is None:
-        with at_stream(product.a.array, handle):
-            array = new_array(product.a.array, product.out_shape, made_strides(product, found))
-        if array is None:
-            raise RuntimeError(f"a {type(product.a.array).__name__} creates no array for the result: pass out")
-        product = product.with_out(array)
-        if product.given[2].read_only:
-            raise TypeError(f"a: a {type(array).__name__} creates no writable array: pass out")
     context, ordinal = home(product.a)
     for other in product.given[1:]:
         if home(other) != (context, ordinal):
@@ -101,6 +93,16 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
                 f"{other.name} and a are in different CUDA contexts: put them on one device, and in"
                 " PyCUDA use pycuda.autoprimaryctx with arrays of other libraries"
             )
+    handle = stream_of(product, stream)
+    if product.out is None:
+        strides = made_strides(product, found)
+        with at_stream(product.a.array, handle):
+            array = new_array(product.a.array, product.out_shape, strides)
+        if array is None:
+            array = new_gpu_array(context, ordinal, product, strides)
+        product = product.with_out(array)
+        if product.given[2].read_only:
+            raise TypeError(f"a: a {type(array).__name__} creates no writable array: pass out")
     number = context_id(context)
     key = (number, id(found), product.out_shape)  # the plan keeps `found`, so that no other match has its id
     plan = plans.get(key)

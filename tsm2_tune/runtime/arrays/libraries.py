@@ -174,11 +174,8 @@ def new_array(array: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> A
         return new_permuted(
             shape, strides, lambda extents: cupy.empty(extents, array.dtype), lambda made, at: made.transpose(at)
         )
-    is_pycudas = library_of(array) == "pycuda.gpuarray"
-    if is_pycudas or _is_of(type(array), *NUMBA):
+    if _is_of(type(array), *NUMBA):
         of_bytes = tuple(np.dtype(array.dtype).itemsize * stride for stride in strides)
-        if is_pycudas:  # in PyCUDA's current context
-            return sys.modules["pycuda.gpuarray"].GPUArray(shape, array.dtype, strides=of_bytes)
         return sys.modules["numba.cuda"].device_array(shape, array.dtype, strides=of_bytes)
     if is_jaxs(array):
         raise TypeError("a: only JAX can write JAX's arrays: call this module's jax.matmul, or pass out")

@@ -19,6 +19,7 @@ MODULES = (
     "arrays/libraries",
     "arrays/matrices",
     "cuda/driver",
+    "arrays/pycuda_arrays",
     "cuda/compilers",
     "cuda/cubins",
     "choice/core",
