@@ -109,7 +109,7 @@ def test_match_refuses_what_is_no_shape_or_dtype(gpu_module: ModuleType) -> None
             gpu_module.match(1, 1, 1, dtype, GPU)
     assert gpu_module.match(np.int64(20480), 16, 20480, "f32", GPU).distance == 0
     for op, said in (
-        ("tn", "this module has no f32 kernel for that, only for nn; tune with --op tn"),
+        ("tn", r"this module has no f32 kernel for that, only for op nn \(a, b and out column-major\); tune"),
         ("q", r"^op: expected gram, or two letters of n, t, j, c \(for b also x\), got 'q'$"),
     ):
         with pytest.raises(ValueError, match=said):
@@ -229,14 +229,16 @@ CHOSEN: list[tuple[dict[str, tuple[int, int, int]], tuple[Any, ...], str]] = [
 ]  # fmt: skip
 WITHOUT_A_KERNEL: list[tuple[dict[str, tuple[int, int, int]], tuple[Any, ...], str]] = [
     ({"nn": SHAPE, "ntt": SHAPE}, (matrix(8, 300, "C"), matrix(300, 4, "F")),
-     r"^op tn \(n: column-major, t: row-major\): this module has no f64 kernel for that, only for nn, ntt;"
+     r"^a row-major, b column-major: this module has no f64 kernel for that, only for"
+     r" op nn \(a, b and out column-major\) and op ntt \(a column-major, b and out row-major\);"
      r" tune with --op tn, without --layout, and export again, or pass copies in the order of one of these$"),
     ({"nn": SHAPE, "ntt": SHAPE}, (WIDE, matrix(300, 4, "F"), matrix(8, 4, "C")),
-     "^op nnt .*; tune with --op nnt, without --layout, and"),
+     "^a and b column-major, out row-major: .*; tune with --op nnt, without --layout, and"),
     # Elements of the column are no neighbours.
     ({"nn": (8, 1, 300)}, (WIDE, VECTOR, matrix(8, 4, "C")[:, :1]),
-     "^op nnt .* only for nn;"),
-    ({"tx": SQUARE}, (ITSELF[0].T, ITSELF[0].copy(order="F")), "^op tn .* only for tx;"),
+     "a column-major, b column-major or row-major, out row-major"),
+    ({"tx": SQUARE}, (ITSELF[0].T, ITSELF[0].copy(order="F")),
+     r"only for op tx \(a row-major, b and out column-major, b is a transposed\);"),
 ]  # fmt: skip
 
 

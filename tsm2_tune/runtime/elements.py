@@ -35,6 +35,7 @@ ORDERS = {"n": "column-major", "t": "row-major"}  # letter of an op -> storage o
 CONJUGATED = {"j": "n", "c": "t"}  # letter of a conjugated matrix -> letter of its storage order
 SAME, GRAM = "x", "gram"  # b's letter if b is the transpose of a; the name of any op with that letter
 ACROSS = {"n": "t", "t": "n"}  # storage order -> order of the transposed matrix in the same memory
+NAMES = ("a", "b", "out")  # the matrices, in the order of an op's letters
 LARGEST_EXTENT = 2**63 - 1
 LARGEST_32_BIT_OFFSET = 2**31 - 2**22  # in elements; larger matrices need kernels with 64-bit indices
 INDEX_WIDTHS = (32, 64)  # bits

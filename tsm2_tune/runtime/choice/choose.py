@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from tsm2_tune.runtime.elements import (
     INDEX_WIDTHS,
     LARGEST_EXTENT,
     MATHS,
+    NAMES,
     ORDERS,
     SAME,
     SUMS,
@@ -221,10 +222,14 @@ class Chooser:
                 f"no kernel of this module computes {layout.text}: its products are too many or too large for the"
                 " kernels of batches"
             )
+        given = {
+            name: " or ".join(ORDERS[letter] for letter in letters)
+            for name, letters in zip(NAMES, layout.orders, strict=False)
+        }
         return ValueError(
-            f"op {layout.op} (n: column-major, t: row-major): this module has no {layout.name} kernel for that, only"
-            f" for {', '.join(sorted({w.op for w in tuned}))}; tune with --op {layout.op}, without --layout, and"
-            " export again, or pass copies in the order of one of these"
+            f"{_in_words(given, layout.conjugates)}: this module has no {layout.name} kernel for that, only for"
+            f" {_ops(tuned)}; tune with --op {layout.op}, without --layout, and export again, or pass copies in the"
+            " order of one of these"
         )
 
 
@@ -347,3 +352,31 @@ def _extent(name: str, extent: Any) -> int:
     if not 1 <= whole <= LARGEST_EXTENT:
         raise ValueError(f"{name}: expected at least 1 and at most {LARGEST_EXTENT}")
     return whole
+
+
+def _ops(winners: list[Winner]) -> str:
+    """Return the winners' ops as text, such as: op nn (a, b and out column-major)."""
+    orders = {w.op: w.orders for w in winners}
+    words = {
+        op: {name: ORDERS[letter] for name, letter in zip(NAMES, letters, strict=True)}
+        for op, letters in orders.items()
+    }
+    conjugates = {w.op: w.conjugates for w in winners}
+    same = {w.op: ", b is a transposed" if w.is_gram else "" for w in winners}
+    return _listed(f"op {op} ({_in_words(words[op], conjugates[op])}{same[op]})" for op in sorted(words))
+
+
+def _in_words(orders: dict[str, str], conjugates: tuple[bool, bool] = (False, False)) -> str:
+    """Return the storage orders of the matrices as text, such as: a row-major, b and out column-major."""
+    groups: dict[str, list[str]] = {}
+    for name, order in orders.items():
+        groups.setdefault(order, []).append(name)
+    conjugated = [name for name, is_so in zip(NAMES, conjugates, strict=False) if is_so]
+    if conjugated:
+        groups["conjugated"] = conjugated
+    return ", ".join(f"{_listed(names)} {order}" for order, names in groups.items())
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
