@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from tsm2_tune.runtime.arrays.libraries import check_tensor, device_interface, l
 from tsm2_tune.runtime.elements import DTYPES, MATHS, OF_ELEMENT, SUMS, dtype_name
 
 LARGEST_ADDRESS = 2**64 - 1  # also the largest stream handle
+INTEGERS = (int, np.integer)
 MOST_WORK = 1_000_000  # most steps of np.shares_memory: some milliseconds
 
 
@@ -75,13 +76,17 @@ class Matrix:
                         f" kernels tuned on a CPU a NumPy array, got {type(array).__name__}"
                     )
                 interface = array.__array_interface__
-            typestr, shape, strides, address, read_only, stream = _of_interface(name, interface)
+            elif wrong := _wrong_with(interface):
+                raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
             if interface.get("mask") is not None or isinstance(array, np.ma.MaskedArray):
                 raise TypeError(f"{name}: masked arrays are not supported")
+            typestr = interface["typestr"]
             if typestr[2:] == "2" and (typestr == TYPE_OF_BFLOAT16 or _is_bfloat16(array)):
                 element, dtype = "bf16", array.dtype if on_host else np.dtype(typestr)
             else:
                 element, dtype = _type_of(typestr, name)
+            shape, strides, stream = tuple(interface["shape"]), interface.get("strides"), interface.get("stream")
+            address, read_only = interface["data"]
         size = dtype.itemsize
         products, steps, shape, strides, is_vector = split_array(name, shape, strides, size, vector, dimensions)
         if address == 0 and 0 not in shape and 0 not in products:
@@ -125,24 +130,31 @@ class Matrix:
         return replace(self, rows=self.columns, columns=self.rows, ld=self.ld[::-1])
 
 
-def _of_interface(
-    name: str, interface: Any
-) -> tuple[str, tuple[int, ...], tuple[int, ...] | None, int, bool, int | None]:
-    """Return typestr, shape, strides, address, whether it is read-only, and stream. Raise TypeError if not valid."""
-    try:
-        (address, read_only), typestr, shape = interface["data"], interface["typestr"], interface["shape"]
-        strides, stream = interface.get("strides"), interface.get("stream")
-        address, shape = operator.index(address), tuple(map(operator.index, shape))
-        strides = None if strides is None else tuple(map(operator.index, strides))
-        stream = None if stream is None else operator.index(stream)
-        if not isinstance(typestr, str):
-            raise TypeError(f"expected a text as typestr, got {typestr!r}")
-        least = (*shape, address, stream or 0)
-        if min(least) < 0 or max(map(abs, (*least, *(strides or ())))) > LARGEST_ADDRESS:
-            raise ValueError("a number is out of range")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {error!r}") from error
-    return typestr, shape, strides, address, read_only, stream
+def _wrong_with(interface: Any) -> str:
+    """Return a description of what is wrong with a `__cuda_array_interface__`; "" if it is valid."""
+    if not (isinstance(interface, dict) and "typestr" in interface and "shape" in interface and "data" in interface):
+        return "expected typestr, shape and data"
+    shape, data = interface["shape"], interface["data"]
+    strides, stream = interface.get("strides"), interface.get("stream")
+    if not isinstance(interface["typestr"], str):
+        return "expected a text as typestr"
+    if not isinstance(shape, (tuple, list)) or not _are_whole(shape, 0):
+        return "expected whole numbers from 0 on as shape"
+    if strides is not None and not (isinstance(strides, (tuple, list)) and _are_whole(strides, -LARGEST_ADDRESS)):
+        return "expected whole numbers as strides"
+    if not (isinstance(data, (tuple, list)) and len(data) == 2 and _are_whole(data[:1], 0)):
+        return "expected an address and whether it is read-only as data"
+    if stream is not None and not _are_whole((stream,), 0):
+        return "expected a handle or None as stream"
+    return ""
+
+
+def _are_whole(numbers: Sequence[Any], least: int) -> bool:
+    """Return whether the values are integers from `least` to the largest address."""
+    for number in numbers:  # noqa: SIM110, since a generator takes longer
+        if not (isinstance(number, INTEGERS) and least <= number <= LARGEST_ADDRESS):
+            return False
+    return True
 
 
 def _is_bfloat16(array: Any) -> bool:
