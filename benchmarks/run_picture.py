@@ -58,9 +58,10 @@ def drawn(store: Store) -> str:
     for line in store.listing():
         tried[line.problem].append(line.id)
     now = [0.0]
+    dumb = {"TERM": "dumb"}  # a terminal that gets no live lines: they are drawn below
     plain = Console(
-        file=io.StringIO(), force_terminal=True, color_system=None, width=COLUMNS, _environ={"TERM": "dumb"}
-    )  # a dumb terminal, which gets no live lines: they are drawn below
+        file=io.StringIO(), force_terminal=True, color_system=None, width=COLUMNS, height=25, _environ=dumb
+    )
     options = Options(budget_seconds=10.0, cache=Cache.CLEAN)
     started = RunStarted(find_target("cpu"), tuple(row.problem for row in rows), options, PhaseTimer())
     screen = Console(file=io.StringIO(), record=True, force_terminal=True, width=COLUMNS)

@@ -117,7 +117,7 @@ def test_shared_memory_holds_the_products_that_the_family_computes(
     config = SmallConfig(128, kilobytes, 2, 2, stages, padding, direct, 2, 16)
     own = Problem(8, 8, 8, dtype, batch=1000)
     winner = replace(BATCH_SHARED.winner, dtype=dtype, batch=1000, launch=family.launch(config, own))
-    one = core(MeasuredKernel(winner, None, matrices_in_smem=family.geometry(config, own).matrices_in_smem))
+    one = core(MeasuredKernel(winner, None, matrices_in_smem=family.block_plan(config, own).matrices_in_smem))
     sizes, found = (1, 2, 5, 8, 13, 16, 21, 24, 29, 32, 40, 64, 150), set[bool]()
     for m, n, k in product(sizes, sizes, (1, 4, 8, 16, 31, 64)):
         asked = Problem(m, n, k, dtype, batch=3)

@@ -217,8 +217,8 @@ def test_kernel_is_not_measured_at_a_k_beyond_its_partial_sums(
     short, long = SHAPES[0], replace(SHAPES[1], k=8192)
     won(store, (FIRST, short), (SECOND, long))
     of_family = type(FAMILIES["tsm2"])
-    geometry = of_family.geometry
-    monkeypatch.setattr(of_family, "geometry", lambda *given: replace(geometry(*given), k_per_pass=deepest))
+    block_plan = of_family.block_plan
+    monkeypatch.setattr(of_family, "block_plan", lambda *given: replace(block_plan(*given), k_per_pass=deepest))
     pairs = measured(store, [short, long], times([FIRST, SECOND], [short, long]))
     assert len(pairs) == count
     assert (SECOND.text, short) in pairs

@@ -52,7 +52,10 @@ def import_trials(
 
 
 def refuse_others(source: str | PathLike[str]) -> None:
-    """Raise InputError or StoreError if the first bytes of a source show that `import_trials` would refuse it."""
+    """Raise InputError or StoreError if `import_trials` would refuse the source.
+
+    Damaged rows and lines are not found. A database is copied for that, and an exchange file is parsed.
+    """
     with named_source(source) as place:
         refuse(place)
 

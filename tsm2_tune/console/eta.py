@@ -180,7 +180,7 @@ class PairTally:
 
     @property
     def text(self) -> str:
-        """What is measured, how far it is, and the numbers of events."""
+        """Return what is measured, how far it is, and the numbers of events."""
         done = ", ".join(counted(count, what) for what, count in self._counts.items() if count)
         return f"{self._what}{self.so_far and f': {self.so_far}'}{done and f'; {done}'}"
 

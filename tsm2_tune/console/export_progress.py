@@ -69,6 +69,7 @@ class ExportProgress:
         if self._tally is not None:
             self._tally = None
             self._progress.stop()
+            self._progress.remove_task(self._task)
 
 
 def print_selected(selected: Selected, console: Console, why: str = "") -> None:

@@ -46,7 +46,7 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 BAR_WIDTH = 20
 LEAST_WIDTH = 100  # of a terminal on which bars are shown
 GAP = "  "  # between the parts of a line
-MOST_TROUBLE = 240  # characters of a line on a failure
+MOST_TROUBLE = 400  # characters of a line on a failure: a long configuration, and 160 of the detail
 WHY = {  # reasons for the end of a search
     Why.ALL_TRIED: "all tried",
     Why.MAX_TRIALS: "--max-trials reached",

@@ -182,7 +182,7 @@ def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products:
     m, n = periods.m, periods.m if problem.is_gram else periods.n
     if launch.batched == SHARED:
         several = replace(problem, m=m, n=n, k=periods.k)
-        stages, _ = family.geometry(config, several).matrices_in_smem
+        stages, _ = family.block_plan(config, several).matrices_in_smem
         groups = launch.splits * (stages + 1)
         several = replace(several, batch=groups * family.products_per_block(config, several) - 1)
         fits = family.computes(config, several) and products_of(config, several) <= most_products

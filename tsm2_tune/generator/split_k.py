@@ -250,7 +250,7 @@ def _chunks_for_all(candidate: Candidate) -> bool:
     problem, launch, splits = candidate.problem, candidate.launch, tunable(candidate, "splits")
     rings = launch.threads // int(getattr(candidate.config, "ring_threads", launch.threads))
     tiles = launch.tiles(problem.m, problem.n) if launch.persistent else 1  # tiles of C that share the blocks
-    chunks = tiles * -(-problem.k // candidate.geometry.tile.k)
+    chunks = tiles * -(-problem.k // candidate.block_plan.tile.k)
     return splits == WIDE_SPLITS[0] or mostly_busy(splits * rings, chunks)
 
 
@@ -264,7 +264,10 @@ CHUNKS_FOR_ALL = Rule(
 
 
 def share_worth_a_block(*of: str, least: Callable[[Candidate], int] = lambda candidate: LEAST_SHARE) -> Rule:
-    """Return the rule that drops short slices of k. `least` reads the tunables in `of`."""
+    """Return the rule that drops short slices of k.
+
+    `least` returns the fewest columns of A that a slice should have. It reads the tunables in `of`.
+    """
     return Rule(
         "share-worth-a-block",
         "shape",
@@ -277,7 +280,7 @@ def share_worth_a_block(*of: str, least: Callable[[Candidate], int] = lambda can
 def grid_fills_device(blocks_per_sm: int, least: Callable[[Candidate], int] = lambda candidate: LEAST_SHARE) -> Rule:
     """Return the rule that the grid nearly fills the device, unless no other division of the work would enlarge it.
 
-    A multiprocessor should have this many blocks, or fewer if fewer fit. A slice of k has at least `least` columns.
+    A multiprocessor should have `blocks_per_sm` blocks, or as many as fit. A slice of k has at least `least` columns.
     """
 
     def keeps(candidate: Candidate) -> bool:
@@ -287,7 +290,8 @@ def grid_fills_device(blocks_per_sm: int, least: Callable[[Candidate], int] = la
         could_divide = has_row_tiles or _share(candidate) >= 2 * least(candidate)
         return blocks >= enough * candidate.limits.sms or not could_divide
 
-    because = "every multiprocessor should have blocks: split k, or reduce row tiles per block"
+    count = "a block" if blocks_per_sm == 1 else f"{blocks_per_sm} blocks, or as many as fit"
+    because = f"every multiprocessor should have {count}: split k, or use fewer row tiles"
     return Rule("grid-fills-device", "shape", because, keeps, of=(RESOURCES, "splits", "row_tiles"))
 
 

@@ -1,4 +1,4 @@
-"""How a kernel divides a product among blocks: `Geometry`, and `Tiling`, from which the core predicts times."""
+"""How a kernel divides a product among blocks: `BlockPlan`, and `Tiling`, from which the core predicts times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tiling:
 
 
 @dataclass(frozen=True, slots=True)
-class Geometry:
+class BlockPlan:
     """A block's resources and tile, and the division of a product among blocks, independent of the shape.
 
     In a table of a search space, numbers may be arrays.
@@ -46,17 +46,17 @@ class Geometry:
 
     resources: Resources  # estimated
     tile: Periods  # of C and along k
-    step: int = 0  # each split of k but the last is a multiple of this extent; 0: of the tile's k
+    k_step: int = 0  # each split of k but the last is a multiple of this extent; 0: of tile.k
     k_per_pass: int = 0  # the largest k for which C is written only once; 0: C is written once for any k
     # The copies of a product's A and B in shared memory, and the elements after each line there. Both are 0 unless
     # the blocks of the kernel share a batch: they need room for whole products.
     matrices_in_smem: tuple[int, int] = (0, 0)
     # The fields of the launch, and of the tiling, that differ from those of most families.
-    own_launch: Mapping[str, Any] = field(default_factory=dict)
-    own_tiling: Mapping[str, Any] = field(default_factory=dict)
+    launch_fields: Mapping[str, Any] = field(default_factory=dict)
+    tiling_fields: Mapping[str, Any] = field(default_factory=dict)
 
     def launch(self, config: KernelConfig) -> Launch:
-        """Return the launch of the configuration with this geometry."""
+        """Return the launch of the configuration with this block plan."""
         usual = {
             "threads": self.resources.threads,
             "rows_per_block": self.tile.m * int(getattr(config, "row_tiles", 1)),
@@ -64,4 +64,4 @@ class Geometry:
             "columns_per_block": self.tile.n,
             "splits": int(getattr(config, "splits", 1)),
         }
-        return Launch(**{**usual, **self.own_launch})
+        return Launch(**{**usual, **self.launch_fields})

@@ -214,6 +214,7 @@ def comparison(rows: Sequence[Spec]) -> Spec:
     """Return a chart of the winners' times on other devices or in other databases, divided by those of the first."""
     tooltip = _tooltip(
         ("problem", "problem"),
+        ("cache", "L2"),
         ("other", "other"),
         ("x", "other / first"),
         ("us", "first us"),

@@ -195,7 +195,8 @@ def _comparison(own: Contents, others: Sequence[Contents]) -> Section | None:
     rows = side_by_side.dots(found)
     if not rows:
         return Section("comparison", "Comparison of devices and databases", sentences)
-    data = {"compared": columnar(rows, ("other", "problem", "rank", "x", "us", "other_us", "config", "other_config"))}
+    names = ("other", "problem", "cache", "rank", "x", "us", "other_us", "config", "other_config")
+    data = {"compared": columnar(rows, names)}
     label = "Times on the other device or database divided by times on the first"
     chart = Chart("comparison", label, charts.comparison(rows), data)
     return Section("comparison", "Comparison of devices and databases", sentences, chart)

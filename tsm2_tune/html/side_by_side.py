@@ -72,9 +72,11 @@ def sentence(one: Comparison) -> str:
             f" L2.{states}"
         )
     faster = sum(factor(pair) > 1 for pair in one.pairs)
+    shown = f" The chart has the {MOST_WINNERS:,} with the largest gains of the first."
     return (
         f"{one.first.name} beside {one.other.name}: {len(one.pairs):,} shared problems, {faster:,} of them faster"
         f" on the first; times on the other are {one.mean:.2f} times as long in the geometric mean.{states}"
+        f"{shown if len(one.pairs) > MOST_WINNERS else ''}"
     )
 
 
@@ -84,6 +86,7 @@ def dots(found: Sequence[Comparison]) -> list[dict[str, Any]]:
         {
             "other": one.other.name,
             "problem": pair[0].problem.text,
+            "cache": pair[0].cache if pair[0].compute_capability else "-",
             "rank": rank,
             "x": factor(pair),
             "us": pair[0].median_us,

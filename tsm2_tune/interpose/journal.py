@@ -121,7 +121,7 @@ class Seen:
 
     @property
     def us(self) -> float:
-        """The mean GPU time of the later calls in us, or else the time of the first; 0 if no call was timed."""
+        """The mean GPU time of a call in us, without the first call unless only that was timed; 0 if none was."""
         count, total = self.gpu_us
         return total / count if count else self.first_us
 

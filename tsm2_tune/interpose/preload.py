@@ -55,7 +55,10 @@ class Standing:
 
 
 def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
-    """Replace this process by the program, without the stand-in if `standing` is None. Else raise InputError."""
+    """Replace this process by the program. If `standing` is None, it runs without the stand-in.
+
+    Raise InputError if the program cannot be executed.
+    """
     environment = dict(os.environ) if standing is None else standing.environment(None)
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
@@ -128,7 +131,10 @@ def _signal_pipe() -> Iterator[int]:
 
 
 def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dict[int, Any]:
-    """Set the handler of the signals in PASSED_ON that are ignored now, or are not. Return the previous ones."""
+    """Set the handler of those signals in PASSED_ON whose being ignored now equals `is_ignored`.
+
+    Return the previous handlers.
+    """
     which = [number for number in PASSED_ON if (signal.getsignal(number) is signal.SIG_IGN) == is_ignored]
     return {number: signal.signal(number, handler) for number in which}
 

@@ -166,7 +166,10 @@ class Plan:
             return Slot(self)
 
     def start_within(self, a: int, b: int, out: int, stream: int, partials: int, counters: int) -> None:
-        """Launch the kernel with neutral factors in the caller's workspace. The plan's context must be current."""
+        """Launch the kernel with neutral factors in the caller's workspace, whose counters are set to 0 here.
+
+        The plan's context must be current. No other launch may use the workspace at the same time.
+        """
         slot = self.free_slot()
         STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
         slot.operands = ()
@@ -309,7 +312,10 @@ def made_order(match: Match) -> str:
 
 
 def made_strides(product: Product, match: Match) -> tuple[int, ...]:
-    """Return the strides, in elements, of a new `out`: contiguous in each product, or in the one that a batch is."""
+    """Return the strides, in elements, of a new `out`.
+
+    Each matrix is contiguous. If the kernel computes the batch as one product, that product's C is.
+    """
     (m, n, _), is_column_major = product.shape, made_order(match) == "F"
     count, is_of_rows = product.batch, match.merged == MERGED_ROWS
     if is_column_major:

@@ -18,8 +18,8 @@ from tsm2_tune.runtime.launch_plan import LARGEST, Plan
 
 Spans = tuple[int, ...]  # numbers of bytes from the first to the last element of a, b and out
 Found = tuple[Any, int, int, int, int]  # a cached plan or None; addresses of a, b and out; ordinal of the GPU
-# The arguments of a LookUp are a, b, out and `asked`, as for `torch_key`. With CuPy and PyCUDA a fifth argument is a
-# plan to cache.
+# The arguments of a LookUp are a, b, out and `asked`: (conj_a, conj_b, math, fallback, measure), or None if all are
+# defaults. With CuPy and PyCUDA a fifth argument is a plan to cache.
 LookUp = Callable[..., Found]
 Starter = Callable[..., Any]
 NOTHING: Found = (None, 0, 0, 0, 0)
@@ -69,8 +69,8 @@ def starter_of(
 ) -> Starter:
     """Return a function that launches a product if its plan is cached, and else returns None.
 
-    `new_out` returns an array for a plan's result, like a on this GPU, and its address; (None, 0) if gemm must
-    allocate it. If `any_stream` is false, calls that name a stream need gemm's full checks.
+    `new_out(plan, a, ordinal)` returns a new array and its address, or (None, 0) if gemm must allocate it. If
+    `any_stream` is false, calls that name a stream need gemm's full checks.
     """
 
     def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:
@@ -129,9 +129,10 @@ def torch_current_device(torch: Any) -> Callable[[], int]:
 
 
 def torch_guard(torch: Any) -> Callable[..., Any]:
-    """Return a function from tensors to a check of the same properties, or to None if PyTorch has no TensorGuards.
+    """Return a function that makes a guard for some tensors.
 
-    TensorGuards compare all properties of tensors in less time than it takes to read them.
+    The guard tells whether other tensors have the same properties. The function returns None if PyTorch has no
+    TensorGuards. They compare all properties of tensors in less time than it takes to read them.
     """
     extension = getattr(getattr(torch, "_C", None), "_dynamo", None)
     guards: Any = getattr(getattr(extension, "guards", None), "TensorGuards", None)

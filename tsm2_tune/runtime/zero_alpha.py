@@ -17,7 +17,10 @@ NO_OPERANDS = "alpha is 0: out is scaled, and a and b are not read"
 
 
 def reads_operands(alpha: Any, math: str | None) -> bool:
-    """Return whether the product reads a and b: unless alpha is 0, which minplus adds to the sums. None: default."""
+    """Return whether the product reads a and b. It does unless alpha is 0.
+
+    A min-plus product always does: its alpha is an addend. None means the default alpha.
+    """
     return alpha is None or math in UNITS or bool(alpha != 0)
 
 

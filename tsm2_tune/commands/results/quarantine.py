@@ -37,8 +37,10 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
     """
     from tsm2_tune.api.selection import selected
     from tsm2_tune.tuner.results.store import Store
-    from tsm2_tune.tuner.search.quarantine import entries, forgive
+    from tsm2_tune.tuner.search.quarantine import checked_digest, entries, forgive
 
+    if digest is not None:
+        checked_digest(digest)  # before the database is opened
     with Store.open(database, create=False) as store:
         name = selected(device).device_in(store)
         if digest is not None:

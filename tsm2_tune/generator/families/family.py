@@ -23,7 +23,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import Rule, RuleKind
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry, Tiling
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan, Tiling
 
 C = TypeVar("C", bound=KernelConfig)
 
@@ -81,7 +81,7 @@ class Family(ABC, Generic[C]):
     on_tensor_cores: ClassVar[bool] = False  # whether tensor cores compute the products
     beside_resources: ClassVar[
         tuple[str, ...]
-    ] = ()  # tunables that do not affect the geometry's resources; others may
+    ] = ()  # tunables that do not affect the block plan's resources; others may
     is_batched: ClassVar[bool] = False  # whether the kernel computes batches of products, and nothing else
     has_batches: ClassVar[bool] = False  # whether the kernel also has a version for batches, see Launch.batched
     only_by_name: ClassVar[bool] = False  # whether a search skips the family unless the user names it
@@ -102,7 +102,7 @@ class Family(ABC, Generic[C]):
         return chain.from_iterable(self.every_grid)
 
     @abstractmethod
-    def geometry(self, config: C, problem: Problem) -> Geometry:
+    def block_plan(self, config: C, problem: Problem) -> BlockPlan:
         """Return a block's resources and tile, and how blocks divide a product of this element type and layout.
 
         Verification tries problems with every remainder of m, n and k modulo the extents of the tile.
@@ -110,36 +110,36 @@ class Family(ABC, Generic[C]):
 
     def resources(self, config: C, problem: Problem) -> Resources:
         """Return the estimated resources of a thread block: threads, registers, shared memory, bytes in flight."""
-        return self.geometry(config, problem).resources
+        return self.block_plan(config, problem).resources
 
     def periods(self, config: C, problem: Problem) -> Periods:
         """Return, for each of m, n and k, the extent of the kernel's longest tile."""
-        return self.geometry(config, problem).tile
+        return self.block_plan(config, problem).tile
 
     def launch(self, config: C, problem: Problem) -> Launch:
         """Return the kernel's launch. It is the same for every shape with this element type and layout."""
-        return self.geometry(config, problem).launch(config)
+        return self.block_plan(config, problem).launch(config)
 
     def tiling(self, config: C, problem: Problem, resident: int) -> Tiling:
         """Return how the kernel divides its work, from which a model predicts the kernel's time.
 
         `resident` is the number of blocks that fit on a multiprocessor.
         """
-        return self.tiling_of(self.geometry(config, problem), problem, resident)
+        return self.tiling_of(self.block_plan(config, problem), problem, resident)
 
-    def tiling_of(self, geometry: Geometry, problem: Problem, resident: int) -> Tiling:
-        """Return the tiling of a kernel with this geometry, see `tiling`."""
+    def tiling_of(self, block_plan: BlockPlan, problem: Problem, resident: int) -> Tiling:
+        """Return the tiling of a kernel with this block plan, see `tiling`."""
         has_narrow_fma = problem.dtype.element_bytes == 2 and not self.on_tensor_cores and self.without_vectors > 1
-        tile, step = geometry.tile, geometry.step or geometry.tile.k
+        tile, step = block_plan.tile, block_plan.k_step or block_plan.tile.k
         of_most_families = {
             "tile_m": tile.m,
             "tile_n": tile.n,
             "k_step": step,
-            "k_per_pass": geometry.k_per_pass,
+            "k_per_pass": block_plan.k_per_pass,
             "without_vectors": self.without_vectors * (FACTOR_FOR_16_BITS if has_narrow_fma else 1),
             "k_padding": step ** (step <= MOST_DEPTH),  # else 1; a power, since `step` may be an array
         }
-        return Tiling(resident, **{**of_most_families, **geometry.own_tiling})
+        return Tiling(resident, **{**of_most_families, **block_plan.tiling_fields})
 
     def has(self, config: C, problem: Problem) -> bool:
         """Return whether the space has the configuration, or `later` has it, before any rule drops some."""

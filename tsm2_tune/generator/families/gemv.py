@@ -35,7 +35,7 @@ from tsm2_tune.generator.split_k import (
     splits_to_prefer,
 )
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 Decomposition = Literal["one thread a row", "several threads a row", "several rows a thread", "both"]
 DECOMPOSITIONS: tuple[Decomposition, ...] = get_args(Decomposition)
@@ -131,7 +131,7 @@ def _rows_within_m(config: GemvConfig, problem: Problem) -> bool:
 
 
 def _least_share(candidate: Candidate) -> int:
-    return max(LEAST_SHARE, candidate.geometry.step)  # at least a column for each lane
+    return max(LEAST_SHARE, candidate.block_plan.k_step)  # at least a column for each lane
 
 
 class Gemv(Family[GemvConfig]):
@@ -202,7 +202,7 @@ class Gemv(Family[GemvConfig]):
     }
     where: ClassVar = {"threads lanes": lambda config: config.lanes <= config.threads}
 
-    def geometry(self, config: GemvConfig, problem: Problem) -> Geometry:
+    def block_plan(self, config: GemvConfig, problem: Problem) -> BlockPlan:
         dtype, along_k = problem.dtype, _a_along_k(problem)
         vector_bytes = config.vector * dtype.element_bytes
         pieces = config.rows if along_k else -(-config.rows // config.vector)
@@ -218,7 +218,7 @@ class Gemv(Family[GemvConfig]):
         )
         once = step(config, problem)
         tile = Periods(block_m(config), 1, config.prefetch * once)
-        return Geometry(resources, tile, once, own_launch={"flat_splits": flat_splits(block_m(config))})
+        return BlockPlan(resources, tile, once, launch_fields={"flat_splits": flat_splits(block_m(config))})
 
     def probe_shapes(self, config: GemvConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         high, once, vector = block_m(config), step(config, problem), config.vector

@@ -23,7 +23,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.tunables import Tunable
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 BLOCK_SIDES = (8, 16, 32)  # options of block_m and block_n in steps 1 and 2; tiles of step 3 are square
 TILES_1D = (32, 64, 128)
@@ -144,7 +144,7 @@ class Ladder(Family[LadderConfig]):
         """Return guidelines that drop nothing: users compare all steps, also slow ones."""
         return Guidelines(min_threads_per_sm=0, min_blocks_per_sm=0, min_reuse=0)
 
-    def geometry(self, config: LadderConfig, problem: Problem) -> Geometry:
+    def block_plan(self, config: LadderConfig, problem: Problem) -> BlockPlan:
         sums, dtype = config.coarse_rows * config.coarse_columns, problem.dtype
         loaded = config.coarse_rows + config.coarse_columns
         staged = (config.block_m + config.block_n) * config.tile_depth if config.tile_depth > 1 else 0
@@ -159,7 +159,7 @@ class Ladder(Family[LadderConfig]):
         rows, columns = config.block_m, config.block_n
         if not problem.row_major_c:
             rows, columns = columns, rows
-        return Geometry(resources, Periods(rows, columns, config.tile_depth))
+        return BlockPlan(resources, Periods(rows, columns, config.tile_depth))
 
     def probe_shapes(self, config: LadderConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         tile = self.periods(config, problem)

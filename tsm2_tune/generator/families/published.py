@@ -22,7 +22,7 @@ from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import covering_rule, strides_fill_device
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -89,8 +89,8 @@ class Published(Family[P]):
         """Return whether tiles of B are in shared memory."""
         return True
 
-    def geometry(self, config: P, problem: Problem) -> Geometry:
-        """Return the geometry: a block computes all columns of its rows, one tile after another.
+    def block_plan(self, config: P, problem: Problem) -> BlockPlan:
+        """Return the block plan: a block computes all columns of its rows, one tile after another.
 
         A tile of B has `threads` rows, rounded down to whole `prefetch`.
         """
@@ -102,11 +102,11 @@ class Published(Family[P]):
             bytes_in_flight=config.prefetch * problem.dtype.element_bytes,
             reuse=config.columns,
         )
-        return Geometry(
+        return BlockPlan(
             resources,
             Periods(config.threads, config.columns, max(config.threads, config.prefetch)),
-            own_launch={"columns_per_block": 0},
-            own_tiling={"k_padding": config.prefetch, "c_vector_bytes": VECTOR_BYTES},
+            launch_fields={"columns_per_block": 0},
+            tiling_fields={"k_padding": config.prefetch, "c_vector_bytes": VECTOR_BYTES},
         )
 
 

@@ -28,7 +28,7 @@ from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import MinBlocks, ThreadColumns, ThreadRows, Threads, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 FEWEST_STORED_BYTES = 16  # of C at once, if threads write it themselves
 UNROLL = 4  # iterations along k that are unrolled
@@ -249,8 +249,8 @@ class Small(Family[SmallConfig]):
     def products_per_block(self, config: SmallConfig, problem: Problem) -> int:
         return products_of_group(config, problem)
 
-    def geometry(self, config: SmallConfig, problem: Problem) -> Geometry:
-        """Return the geometry. Its tile has the extents after which tiles, vectors and the loop over k repeat."""
+    def block_plan(self, config: SmallConfig, problem: Problem) -> BlockPlan:
+        """Return the block plan. Its tile has the extents after which tiles, vectors and the loop over k repeat."""
         sums, smem_bytes = config.rows * config.columns, config.kilobytes * 1024
         operands = config.rows + config.columns
         resources = Resources(
@@ -262,12 +262,12 @@ class Small(Family[SmallConfig]):
         )
         width = vector_elements(problem)
         blocks = {"splits": config.blocks, "persistent": True, "batched": SHARED}
-        return Geometry(
+        return BlockPlan(
             resources,
             Periods(max(config.rows, width), max(config.columns, width), max(UNROLL, width)),
             matrices_in_smem=(config.stages, config.padding * width),
-            own_launch=blocks | {"rows_per_block": 1, "columns_per_block": 0},
-            own_tiling={"tile_m": 1, "tile_n": 0},
+            launch_fields=blocks | {"rows_per_block": 1, "columns_per_block": 0},
+            tiling_fields={"tile_m": 1, "tile_n": 0},
         )
 
     def probe_shapes(self, config: SmallConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:

@@ -21,7 +21,7 @@ from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import CHUNKS_FOR_ALL, SPLITS_OF_GRIDS, WIDE_SPLIT_RULES, wide_splits
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering
-from tsm2_tune.generator.tiling import Geometry
+from tsm2_tune.generator.tiling import BlockPlan
 
 COLUMNS = (32, 64)  # options of block_n
 # Options of (threads, block_m). With block_m = 320, m = 20480 has 64 tiles: with two blocks per tile, 128 of 132
@@ -87,7 +87,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         ),
         MANY_COLUMNS,
         covering_rule("block_m", "m", sorted({rows for _, rows in TILES})),
-        covering_rule("block_n", "n", COLUMNS),
+        covering_rule("block_n", "n", COLUMNS),  # and no rule that drops a C of many tiles
         covering_rule("block_k", "k", CHUNKS),
         CHUNKS_FOR_ALL,
         *WIDE_SPLIT_RULES,
@@ -102,7 +102,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         "splits": SPLITS_OF_GRIDS,
     }
 
-    def geometry(self, config: StagedWgmmaConfig, problem: Problem) -> Geometry:
+    def block_plan(self, config: StagedWgmmaConfig, problem: Problem) -> BlockPlan:
         place = place_bytes(config, problem)
         sums = config.block_m * config.block_n // config.threads
         resources = Resources(
@@ -113,7 +113,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
             reuse=config.block_n,
         )
         tile = Periods(config.block_m, config.block_n, config.block_k)
-        return Geometry(resources, tile, own_launch={"persistent": True})
+        return BlockPlan(resources, tile, launch_fields={"persistent": True})
 
     def probe_shapes(self, config: StagedWgmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         rows, columns, block_k = config.block_m, config.block_n, config.block_k

@@ -58,19 +58,19 @@ def covering_rule(
     def keeps(candidate: Candidate) -> bool:
         return int(getattr(candidate.config, tunable)) <= covering.largest_useful(candidate.problem)
 
-    because = f"if a smaller {tunable} covers {extent}, a larger one only adds work outside of the matrices"
+    because = f"a smaller {tunable} already covers {extent}, so a larger one only adds idle threads or zeros"
     return Rule(f"{tunable}-within-{extent}", "shape", because, keeps, (tunable,), covering)
 
 
 def rows_within_m(*of: str, **smallest: int) -> Rule:
-    """Return the rule that drops tiles of more rows than m, but keeps those with these values of the tunables.
+    """Return the rule that drops a tile of more rows than m, unless it is the smallest tile.
 
-    `smallest` and `of` together are the tunables that determine a tile's rows.
+    `smallest` has the least option of tunables. `of` names the other tunables that determine a tile's rows.
     """
 
     def keeps(candidate: Candidate) -> bool:
         is_smallest = all(tunable(candidate, name) == value for name, value in smallest.items())
-        return is_smallest or candidate.geometry.tile.m <= candidate.problem.m
+        return is_smallest or candidate.block_plan.tile.m <= candidate.problem.m
 
     return Rule("rows-within-m", "shape", "a tile of more rows than m leaves threads idle", keeps, (*of, *smallest))
 

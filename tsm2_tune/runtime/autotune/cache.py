@@ -43,8 +43,8 @@ def by_timing(
 ) -> Match | Vendor:
     """Return the choice that is fastest on these arrays; it is cached for all addresses, alphas and betas.
 
-    Return `expected` if the library's product, which it is, cannot be timed here, if memory is short, or if `out`
-    must be restored after timing, and a, b or `out` belongs to a library other than PyTorch and CuPy.
+    Return `expected` in three cases: it is a Vendor that cannot be timed here; memory is short; `out` must be
+    restored after timing, and an array is neither PyTorch's nor CuPy's.
     """
     keeps = beta is not None and beta != effective_factors(product, None, None)[1]
     multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None

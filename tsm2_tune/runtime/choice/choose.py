@@ -137,7 +137,10 @@ def record_of(product: Product) -> bytes:
 
 
 class Chooser:
-    """Chooses among winners, with the core that has a pack of them in this order, or for tuned shapes only."""
+    """Chooses a winner with the core, whose pack has the winners in this order.
+
+    Without a core it chooses only for the shapes and storage orders for which a winner was tuned.
+    """
 
     def __init__(self, winners: Sequence[Winner], core: Core | None) -> None:
         self.winners, self.core = winners, core

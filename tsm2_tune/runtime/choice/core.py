@@ -143,7 +143,7 @@ class Core:
         return us, rows.value, splits.value
 
     def rates_us(self, kernel: int, times: ctypes.Array[CoreTime]) -> list[float]:
-        """Return a kernel's times at these shapes by rates, the device's and its own, not by its measured times."""
+        """Return a kernel's times at these shapes, predicted from the device's rates and its fitted rates."""
         found = (ctypes.c_double * len(times))()
         self._rates_us(self._pack, kernel, times, len(times), found)
         return found[:]
@@ -166,7 +166,7 @@ def memory_file(name: str, binary: bytes) -> str:
     """Return the path of a file in memory, which nobody else can change. Raise OSError if there are none here."""
     if not hasattr(os, "memfd_create"):
         raise OSError("this system has no files in memory")
-    file = os.memfd_create(name)  # never closed, so that its number is not used again
+    file = os.memfd_create(name)
     with os.fdopen(file, "wb", closefd=False) as opened:
         opened.write(binary)
     # The loader knows a library by its path, and a program may close all files: so the content is part of the path.

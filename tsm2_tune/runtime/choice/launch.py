@@ -18,13 +18,18 @@ class Launch:
     over one of `splits` slices of k; the grid has the tiles in x and the splits in y. If `persistent`, the grid has
     `splits` blocks in x, and each computes an equal share of the work on all tiles.
 
-    The block of a tile that finishes last adds up its partial sums in a fixed order. With more than `flat_splits`
-    splits they are first added in groups of GROUP_SPLITS; so many persistent blocks each add up a slice of a tile. A
-    kernel with a workspace has two more parameters: `partials`, aligned to 16 bytes, for the sums of each split and
-    group of every tile, and `counters`, which are all 0 before and after it. It may have any number of splits.
+    With split-k the blocks of a tile write their partial sums to a workspace. The block that finishes last adds them
+    up in a fixed order and writes C. With more than `flat_splits` splits the sums are first added in groups of
+    GROUP_SPLITS, then the groups. With more than `flat_splits` persistent blocks, each block adds up a slice of a
+    tile. A persistent block has at most two incomplete tiles, its first and its last. A kernel with a workspace may
+    be launched with any number of splits. It has two more parameters. `partials`, aligned to 16 bytes, has room for
+    the sums of every tile: one for each split and one for each group. `counters` has an integer for each tile and
+    for each group; all are 0 before and after the kernel.
 
-    A `batched` kernel computes a batch: SHARED if its `splits` persistent blocks share it, ONE_EACH if a block's z is
-    the number of its product, with x, y and a workspace as of a single one.
+    A `batched` kernel computes a batch of products. If it is SHARED, it is persistent, and its `splits` blocks share
+    the batch. If it is ONE_EACH, a block's z is the number of its product; x, y and the workspace are those of a
+    single product, once for each. The last parameters are the number of products, the distances in elements between
+    the matrices of A, B and C, and, with a workspace, those between the products' partial sums and counters.
     """
 
     threads: int  # per block

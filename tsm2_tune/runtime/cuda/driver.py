@@ -161,7 +161,11 @@ def stream_id(stream: int) -> int:
 
 
 def is_capturing(stream: int) -> bool:
-    """Return whether the stream is captured, or is the legacy stream, whose work would invalidate any capture."""
+    """Return whether the stream is being captured.
+
+    For the legacy stream, return whether any stream is: work on it would invalidate that capture. The stream's
+    context must be current.
+    """
     status, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     beside = ask_driver("cuStreamIsCapturing", handle, ctypes.byref(status), expected=CAPTURED_BESIDE)
     return beside != 0 or status.value != 0

@@ -52,6 +52,7 @@ def legacy_key(context: int) -> tuple[int, int, int]:
 def workspace_for(context: int, context_number: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
     """Return the addresses of the stream's partial sums and zeroed counters, allocated now if they are too small.
 
+    PyTorch or CuPy allocates them for its own arrays, else the driver.
     The context must be current, unless the stream is a default stream. The caller must hold `lock` until its launch,
     since another thread may replace the stream's workspace.
     """
@@ -94,7 +95,10 @@ def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Any) -> Worksp
 
 
 def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Any) -> tuple[int, int]:
-    """Return a workspace for a captured launch: of PyTorch's pool for the capture, else kept until the end."""
+    """Return the addresses of a workspace for a captured launch.
+
+    PyTorch's memory comes from the capture's pool. The driver's is kept until the process ends.
+    """
     if is_torchs(array):
         with at_stream(array, stream):
             memory = _allocated(needed_bytes, array)
@@ -149,7 +153,11 @@ def driver_memory(size_bytes: int) -> int:
 
 
 def _release(workspace: Workspace, stream: int, number: int) -> None:
-    """Wait until no kernel uses the workspace, then free the driver's memory. `number` tells if the stream is new."""
+    """Wait until no kernel uses the workspace, then free the driver's memory.
+
+    `number` is the id of the stream that has this handle now. Another id than the workspace's means that the
+    workspace's stream was destroyed.
+    """
     if workspace.stream_id == number:
         ask_driver("cuStreamSynchronize", ctypes.c_void_p(stream))
     else:  # the workspace's stream was destroyed and its handle reused: wait for all work in the context

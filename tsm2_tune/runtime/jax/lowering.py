@@ -33,7 +33,10 @@ COUNTERS_ALIGNMENT = 256  # bytes; in the workspace the counters follow the part
 
 
 class Traced(NamedTuple):
-    """The shape and type of a traced product of JAX, or of a batch. All arrays are contiguous and row-major."""
+    """The shape and type of a traced product of JAX, or of a batch.
+
+    An operand's array has the operand or its transpose. All arrays are contiguous and row-major.
+    """
 
     shape: tuple[int, int, int]  # m, n, k
     element: str  # element type, a key of DTYPES
@@ -108,8 +111,9 @@ _texts: dict[bytes, _Start] = {}  # text -> its parsed content
 
 
 def start_traced(text: bytes, arguments: list[int], results: list[int], stream: Callable[[], int]) -> None:
-    """Launch the product of a text of `Traced.text`, on the addresses of a and b, and of `out` and the workspace.
+    """Launch the product that `text`, a Traced's, describes.
 
+    `arguments` has the addresses of a and b; `results` that of `out`, then that of the workspace if there is one.
     `stream` returns the stream's handle; the stream's context must be current.
     """
     found = _texts.get(text)

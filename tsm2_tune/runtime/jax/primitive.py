@@ -271,7 +271,7 @@ def _multiplied(product: Any, a: Any, b: Any, **of: Any) -> Any:
 def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, precision: Any, is_same: bool) -> Any:
     """Batching rule: return the result and its batch dimension.
 
-    A batch of b alone whose rows are contracted is merged into the rows of one product.
+    If only b has a batch dimension and each row of b is contracted, the batch becomes rows of one b.
     """
     named = {"over": over, "precision": precision, "is_same": False}
     a, b = (x if at is None else jax.numpy.moveaxis(x, at, 0) for x, at in zip(arrays, batches, strict=True))

@@ -93,7 +93,7 @@ def xla_handler(execute: Execution) -> Any:
 
 
 def _tell_metadata(call: Any) -> None:
-    """Tell the interface's version, XLA's own if it is 0.x, and that calls may be captured in a CUDA graph."""
+    """Set the metadata: the interface's version (XLA's if it is 0.x, else ours), and that calls may be captured."""
     metadata = call.extension[0].metadata[0]
     told = call.api[0].version if call.api else None
     is_known = told is not None and told.major == MAJOR

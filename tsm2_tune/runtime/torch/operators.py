@@ -92,7 +92,10 @@ def _by_kernel(take: Taker, dimensions: int, of_aten: Any, is_sum: bool) -> Call
 
 
 def _recorded(torch: Any, own: Any, of_torch: Any, multiply: Any, is_sum: bool) -> Callable[..., Any]:
-    """Return the implementation for PyTorch's Autograd key of the operator `own`, which is PyTorch's `of_torch`."""
+    """Return the Autograd implementation of the operator `own`.
+
+    `of_torch` is PyTorch's operator. `multiply` computes the products of the gradients.
+    """
 
     class Recorded(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod

@@ -107,7 +107,7 @@ class Override:
             return self.call(keys, *operands, **named)
 
     def is_renewed(self) -> bool:
-        """Return whether the previous implementation was removed; if so, register this one again above the rest."""
+        """Return whether the previous implementation was removed; if so, register this one again on top."""
         previous = repr(self.previous)
         if ".py:" not in previous:  # PyTorch's own implementation is never removed
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 
@@ -33,6 +34,7 @@ class Compilers:
         self._toolchain, self._limit_seconds = toolchain, limit_seconds
         self._recent: dict[Key, Compiled] = {}  # in the order of their last use
         self._failed: dict[Key, Compiled] = {}
+        self._begins = threading.Lock()  # a thread may begin kernels of the next problem
         self._running = set[Compiled]()
         self._is_closed = False
         own = cores(sharing)
@@ -78,12 +80,13 @@ class Compilers:
         interrupted it.
         """
         key = (source.digest, source.defines, toolchain)
-        future = self._recent.pop(key, None) or self._failed.pop(key, None)
-        if future is None or _is_interrupted(future):
-            future = self.begin_text(source.text, source.kernel, source.defines, toolchain)
-        self._recent[key] = future
-        while len(self._recent) > MOST_RECENT:
-            self._forget(next(iter(self._recent)))
+        with self._begins:
+            future = self._recent.pop(key, None) or self._failed.pop(key, None)
+            if future is None or _is_interrupted(future):
+                future = self.begin_text(source.text, source.kernel, source.defines, toolchain)
+            self._recent[key] = future
+            while len(self._recent) > MOST_RECENT:
+                self._forget(next(iter(self._recent)))
         return future
 
     def _forget(self, key: Key) -> None:

@@ -109,7 +109,9 @@ def kernel_of(
         launch=source.launch,
     )
     config = parse_config(row.config) if source.launch.batched == SHARED else None
-    in_smem = (0, 0) if config is None else family_named(config.family).geometry(config, row.problem).matrices_in_smem
+    in_smem = (
+        (0, 0) if config is None else family_named(config.family).block_plan(config, row.problem).matrices_in_smem
+    )
     found = MeasuredKernel(winner, tiling, times, vendor_times, in_smem)
     return Kernel(
         row, source, found if tiling is None or rates is None else replace(found, tiling=fitted(found, rates))

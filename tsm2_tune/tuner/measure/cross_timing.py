@@ -289,7 +289,7 @@ class CrossTiming:
         config = configuration_for(started, problem, limits, blocks)
         if config is None or (self.families and config.family not in self.families):
             return None
-        k_per_pass = family_named(config.family).geometry(config, problem).k_per_pass or math.inf
+        k_per_pass = family_named(config.family).block_plan(config, problem).k_per_pass or math.inf
         if problem.k > k_per_pass and all(one.k <= k_per_pass for one in started):
             return None
         candidate = session.candidate_of(config, problem, limits)

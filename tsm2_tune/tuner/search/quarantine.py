@@ -198,16 +198,24 @@ def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
     return changed
 
 
+def checked_digest(digest: str) -> str:
+    """Return the beginning of a digest, or ALL, in lower case.
+
+    Raise InputError if it has fewer than LEAST_DIGITS digits, or other characters.
+    """
+    if digest.lower() != ALL and not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digest.lower()):
+        raise InputError(f"{digest!r} is not a digest: expected at least {LEAST_DIGITS} of its digits, or {ALL}")
+    return digest.lower()
+
+
 def forgive(database: Database, digest: str, device_name: str | None) -> int:
     """Remove the kernels whose digest begins with `digest` from the quarantine. If `digest` is ALL, remove all
     kernels.
 
     Return the number of removed kernels. If `device_name` is given, only kernels on this device are removed. Raise
-    InputError if `digest` has fewer than LEAST_DIGITS digits, or if no kernel's digest begins with it.
+    InputError if `digest` is refused by `checked_digest`, or if no kernel's digest begins with it.
     """
-    if digest.lower() != ALL and not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", digest.lower()):
-        raise InputError(f"{digest!r} is not a digest: expected at least {LEAST_DIGITS} of its digits, or {ALL}")
-    digest = digest.lower()
+    digest = checked_digest(digest)
     column, which = schema.quarantine.c, list[ColumnElement[bool]]()
     if digest != ALL:
         which.append(column.digest.startswith(digest, autoescape=True))

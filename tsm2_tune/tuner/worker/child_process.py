@@ -79,7 +79,12 @@ def start_child(
 
 @contextmanager
 def memory_file(content: bytes) -> Iterator[int]:
-    """Yield the descriptor of a file in memory, to be read from its beginning."""
+    """Yield the descriptor of a file in memory, to be read from its beginning.
+
+    Raise OSError if this system has no such files.
+    """
+    if not hasattr(os, "memfd_create"):
+        raise OSError("this system has no files in memory")
     with open(os.memfd_create("input"), "w+b") as file:
         file.write(content)
         file.seek(0)

@@ -7,7 +7,9 @@ has ended.
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 from collections import deque
 from collections.abc import Callable
@@ -38,8 +40,8 @@ OF_KERNELS = (*OF_ITS_OWN, signal.SIGBUS)
 BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages in which no tested kernel runs
 BETWEEN_REQUESTS = "search"  # the run's phase while the worker waits
 SENT_AHEAD = "the next trial"  # the run's phase while the worker works on a request that was sent ahead
-# Of binaries that a busy process has not read. A socket takes more, so sending never waits for a kernel that hangs.
-MOST_BYTES_AHEAD = 2**17
+# Of the socket's buffer, for binaries that a busy process has not read: sending must not wait for a hanging kernel.
+SENT_SHARE = 0.6
 # Of a process on the CPU: its loaded kernels stay mapped, and Linux limits a process to 65530 mappings.
 REQUESTS_PER_PROCESS = 1000
 
@@ -68,6 +70,7 @@ class Worker:
         self._trouble = ""  # why the last process did not open the device, with a remedy
         self._requests = 0
         self._connection: Connection | None = None
+        self._most_bytes_ahead = 0  # of binaries that a busy process has not read
         self._is_open = False  # whether the process has opened its device
         self._supported = set[str]()  # types whose support kernels the process has
         self._sent = deque[Attempt]()  # requests that were sent ahead, in this order
@@ -114,7 +117,7 @@ class Worker:
         """Return whether the process's socket takes the request while the process is busy."""
         unread = (*list(self._sent)[1:], request)
         is_supported = request.problem.dtype_name in self._supported
-        return is_supported and sum(len(one.entry.code) for one in unread) <= MOST_BYTES_AHEAD
+        return is_supported and sum(len(one.entry.code) for one in unread) <= self._most_bytes_ahead
 
     def _send(self, connection: Connection, request: object) -> None:
         """Send the request, with the support kernels for its type if the process lacks them."""
@@ -269,6 +272,7 @@ class Worker:
         support_code = self._support("")
         with held():
             self._process, self._connection = self._started(support_code)
+        self._most_bytes_ahead = int(SENT_SHARE * _buffer_bytes(self._connection))
 
     def _started(self, support_code: bytes) -> tuple[Any, Connection]:
         """Start a process. Return the process and its connection. Raise DeviceError if it cannot start."""
@@ -280,6 +284,12 @@ class Worker:
                 " or raise the limits of processes and open files (ulimit -u and -n, or the container's), then"
                 " run this again"
             ) from None
+
+
+def _buffer_bytes(connection: Connection) -> int:
+    """Return the size of the buffer of the connection's socket, which holds messages that are not read yet."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as one:
+        return one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
 def _is_from_outside(exit_code: int | None) -> bool:

@@ -53,7 +53,7 @@ from tsm2_tune.generator.space.columnar import Joined, Rows
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
 from tsm2_tune.generator.tiles import SKINNY
-from tsm2_tune.generator.tiling import Geometry
+from tsm2_tune.generator.tiling import BlockPlan
 
 # BACUGen's Table 1. The reuse of c64 is that of the paper's winner by Algorithm 3.
 TABLE_1 = {dtype: Guidelines(512, 2, reuse) for dtype, reuse in (("f32", 3), ("c64", 4), ("f64", 2), ("c128", 2))}
@@ -206,7 +206,7 @@ class Gemm(Family[GemmConfig]):
         configs = (table.config for table in tables)
         return np.concatenate([line_bytes(one, problem) for one in configs if isinstance(one, GemmConfig)])
 
-    def geometry(self, config: GemmConfig, problem: Problem) -> Geometry:
+    def block_plan(self, config: GemmConfig, problem: Problem) -> BlockPlan:
         """Return a block's tile, and its resources by the formulas of Algorithm 3.
 
         A thread has registers for its sums and its elements of A and B. Bytes in flight need registers too, unless
@@ -228,7 +228,7 @@ class Gemm(Family[GemmConfig]):
             bytes_in_flight=max(config.buffers - 1, 1) * ahead * dtype.element_bytes,
             reuse=dtype.parts * m_thr * n_thr / (m_thr + n_thr),
         )
-        return Geometry(resources, Periods(config.m_blk, config.n_blk, config.k_blk))
+        return BlockPlan(resources, Periods(config.m_blk, config.n_blk, config.k_blk))
 
     def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy:
         """Return the occupancy, calculated from estimated resources. On Fermi use the formula of the paper."""

@@ -29,7 +29,7 @@ from tsm2_tune.generator.split_k import (
     wide_splits,
 )
 from tsm2_tune.generator.tiles import covering, tile_rules
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 THREADS = 256
 # Rows or columns of C: per block, and the options per thread.
@@ -215,11 +215,11 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         lines, places = config.block_m + config.block_n, config.stages - 1
         return lines * block_k(config, problem) * places * problem.dtype.element_bytes // config.threads
 
-    def geometry(self, config: InnerFmaRingConfig, problem: Problem) -> Geometry:
-        geometry = super().geometry(config, problem)
+    def block_plan(self, config: InnerFmaRingConfig, problem: Problem) -> BlockPlan:
+        block_plan = super().block_plan(config, problem)
         if "k" not in problem.contiguous[:2]:
-            return geometry
-        return replace(geometry, own_tiling={"without_vectors": WITHOUT_VECTORS})
+            return block_plan
+        return replace(block_plan, tiling_fields={"without_vectors": WITHOUT_VECTORS})
 
     def fits(self, problem: Problem) -> bool:
         return super().fits(problem) and not problem.is_gram  # other families compute half of a Gram matrix

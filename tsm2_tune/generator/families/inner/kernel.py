@@ -26,7 +26,7 @@ from tsm2_tune.generator.split_k import (
     wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 # By its bytes, the CUDA type with which a vector of sums is loaded and stored.
 FLOATS, DOUBLES = {4: "float", 8: "float2", 16: "float4"}, {8: "double", 16: "double2"}
@@ -104,7 +104,7 @@ class Inner(Family[C]):
         vectors = config.tile_elements // self.sum_width(config, problem)
         return max(min(self.most_adders, config.threads // vectors), 1)
 
-    def geometry(self, config: C, problem: Problem) -> Geometry:
+    def block_plan(self, config: C, problem: Problem) -> BlockPlan:
         copies = max(self.sums_of_tile(config), self.adders(config, problem))
         sum_bytes = copies * config.tile_elements * problem.dtype.sum.element_bytes
         resources = Resources(
@@ -115,7 +115,7 @@ class Inner(Family[C]):
             reuse=self.reuse(config),
         )
         tile = Periods(config.block_m, config.block_n, self.block_k(config, problem))
-        return Geometry(resources, tile, own_launch={"flat_splits": self.flat_splits(config)})
+        return BlockPlan(resources, tile, launch_fields={"flat_splits": self.flat_splits(config)})
 
     def flat_splits(self, config: C) -> int:
         """Return the most splits of k whose sums one block adds up, see Launch.flat_splits."""

@@ -27,7 +27,7 @@ from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import RingStages, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 THREADS = (256, 384)
 # For a small m, (threads, teams): a block computes all of its rows at once.
@@ -194,7 +194,7 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         "columns teams": lambda config: config.columns // config.teams >= COLUMNS[0],
     }
 
-    def geometry(self, config: ResidentBDmmaConfig, problem: Problem) -> Geometry:
+    def block_plan(self, config: ResidentBDmmaConfig, problem: Problem) -> BlockPlan:
         lines = _warp_rows(config, problem) if problem.contiguous[0] == "k" else config.ring_k
         place = lines * pitch(config, problem) * problem.dtype.element_bytes  # of one stage
         rings = config.threads // WARP_THREADS * config.stages * place
@@ -208,7 +208,7 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         )
         rows = config.threads // WARP_THREADS // config.teams * _warp_rows(config, problem)
         tile = Periods(rows, config.columns, max(config.ring_k, config.depth))
-        return replace(self.of_tile(resources, tile), k_per_pass=config.depth)
+        return replace(self.persistent_block_plan(resources, tile), k_per_pass=config.depth)
 
     def fits(self, problem: Problem) -> bool:
         """Return whether all of B fits in shared memory. The kernel computes other problems too, part by part."""

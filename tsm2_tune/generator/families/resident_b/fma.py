@@ -29,7 +29,7 @@ from tsm2_tune.generator.space.rules import (
     strides_fill_device,
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
-from tsm2_tune.generator.tiling import Geometry
+from tsm2_tune.generator.tiling import BlockPlan
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)
@@ -56,7 +56,7 @@ F = TypeVar("F", bound=FmaConfig)
 def _rows_within_m(candidate: Candidate) -> bool:
     problem = candidate.problem
     fewest = THREADS[0] * max(VECTOR_BYTES[0] // problem.dtype.element_bytes, 1)
-    return candidate.geometry.tile.m <= max(problem.m, fewest)
+    return candidate.block_plan.tile.m <= max(problem.m, fewest)
 
 
 ROWS_WITHIN_M = Rule(
@@ -74,8 +74,10 @@ class ThroughRegisters(Family[F]):
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
     ops = ("nn",)
 
-    def of_tile(self, config: F, problem: Problem, tile: Periods, *, columns: int, loaded_bytes: int) -> Geometry:
-        """Return the geometry. A thread has `loaded_bytes` of A, and sums of `columns`, in registers."""
+    def register_block_plan(
+        self, config: F, problem: Problem, tile: Periods, *, columns: int, loaded_bytes: int
+    ) -> BlockPlan:
+        """Return the block plan. A thread has `loaded_bytes` of A, and sums of `columns`, in registers."""
         of_sum = problem.dtype.sum
         sums = (tile.m // config.threads + 1) * columns
         resources = Resources(
@@ -85,8 +87,8 @@ class ThroughRegisters(Family[F]):
             bytes_in_flight=loaded_bytes,
             reuse=tile.n,
         )
-        own_tiling = {"vector_bytes": config.vector_bytes, "c_vector_bytes": config.vector_bytes}
-        return Geometry(resources, tile, own_tiling=own_tiling)
+        tiling_fields = {"vector_bytes": config.vector_bytes, "c_vector_bytes": config.vector_bytes}
+        return BlockPlan(resources, tile, tiling_fields=tiling_fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +128,15 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
         "row_tiles": (1, 2, 4, 8, 16, 24, 32),
     }
 
-    def geometry(self, config: ResidentBFmaConfig, problem: Problem) -> Geometry:
-        """Return the geometry: a block computes all columns of its rows, one tile after another."""
+    def block_plan(self, config: ResidentBFmaConfig, problem: Problem) -> BlockPlan:
+        """Return the block plan: a block computes all columns of its rows, one tile after another."""
         of_column = config.vectors * config.vector_bytes  # bytes of a thread's rows
         rows = of_column // problem.dtype.element_bytes
         tile = Periods(config.threads * rows, config.columns, tile_depth(config))
         loaded_bytes = config.prefetch * of_column
-        made = self.of_tile(config, problem, tile, columns=config.columns, loaded_bytes=loaded_bytes)
-        own_tiling = {**made.own_tiling, "k_padding": config.prefetch}
-        return replace(made, own_launch={"columns_per_block": 0}, own_tiling=own_tiling)
+        plan = self.register_block_plan(config, problem, tile, columns=config.columns, loaded_bytes=loaded_bytes)
+        tiling_fields = {**plan.tiling_fields, "k_padding": config.prefetch}
+        return replace(plan, launch_fields={"columns_per_block": 0}, tiling_fields=tiling_fields)
 
     def context(self, config: ResidentBFmaConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {"tile_depth": tile_depth(config)}
@@ -179,12 +181,12 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
     }
     where: ClassVar = {"columns across": lambda config: config.columns <= config.across}
 
-    def geometry(self, config: ResidentBFmaHeldConfig, problem: Problem) -> Geometry:
+    def block_plan(self, config: ResidentBFmaHeldConfig, problem: Problem) -> BlockPlan:
         rows = config.threads * config.vector_bytes // problem.dtype.element_bytes
         tile, loaded_bytes = Periods(rows, config.across, config.depth), config.depth * config.vector_bytes
-        made = self.of_tile(config, problem, tile, columns=config.columns, loaded_bytes=loaded_bytes)
-        own_tiling = {**made.own_tiling, "n_padding": config.columns}
-        return replace(made, k_per_pass=config.depth, own_tiling=own_tiling)
+        plan = self.register_block_plan(config, problem, tile, columns=config.columns, loaded_bytes=loaded_bytes)
+        tiling_fields = {**plan.tiling_fields, "n_padding": config.columns}
+        return replace(plan, k_per_pass=config.depth, tiling_fields=tiling_fields)
 
     def probe_shapes(self, config: ResidentBFmaHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         rows = self.periods(config, problem).m

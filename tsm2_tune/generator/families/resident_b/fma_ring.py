@@ -25,7 +25,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.rules import covering_rule
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, in_turns, wide_splits
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 ROWS = (1, 2, 4)
 COLUMNS = (2, 4, 8, 16)
@@ -92,7 +92,7 @@ def _tiles(config: ResidentBFmaRingConfig, problem: Problem) -> tuple[int, int]:
 
 
 def _longest(config: ResidentBFmaRingConfig, problem: Problem) -> int:
-    """Return the largest k with which B, one tile of A and one of C fit in shared memory, for `columns` columns."""
+    """Return the largest k for which B, one tile of A and one of C fit in shared memory if n is `config.columns`."""
     n = config.columns
     left = config.smem_kb * 1024 // problem.dtype.element_bytes - strip(config) * pitch(n, problem)
     most = left // (strip(config) + n)  # without the padding of A's rows
@@ -178,8 +178,11 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         "splits": SPLITS_OF_GRIDS,
     }
 
-    def geometry(self, config: ResidentBFmaRingConfig, problem: Problem) -> Geometry:
-        """Return the geometry: a block computes all columns of C, and reads C again for a k beyond shared memory."""
+    def block_plan(self, config: ResidentBFmaRingConfig, problem: Problem) -> BlockPlan:
+        """Return the block plan. A block computes all columns of C.
+
+        If k does not fit in shared memory, the block computes C in several passes and reads C in each.
+        """
         places, strips = _tiles(config, problem)
         on_their_way = places * strips * strip(config) * problem.k * problem.dtype.element_bytes
         sums = config.rows * config.columns * problem.dtype.sum.registers
@@ -193,7 +196,7 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         )
         even = 2 * vector_elements(problem)  # `pitch` pads rows of a multiple of this length
         tile, longest = Periods(strip(config), max(config.columns, even), even), _longest(config, problem)
-        return self.of_tile(resources, tile, tile_n=0, n_padding=config.columns, k_per_pass=longest)
+        return self.persistent_block_plan(resources, tile, tile_n=0, n_padding=config.columns, k_per_pass=longest)
 
     def fits(self, problem: Problem) -> bool:
         """Return whether A and C are row-major and n and k small. The kernel computes larger ones part by part."""

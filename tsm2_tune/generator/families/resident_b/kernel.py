@@ -12,7 +12,7 @@ from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import Threads
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
-from tsm2_tune.generator.tiling import Geometry
+from tsm2_tune.generator.tiling import BlockPlan
 
 LEAST_BUSY = 0.55  # the least fraction of the persistent blocks that should have rows
 
@@ -26,7 +26,7 @@ R = TypeVar("R", bound=ResidentBConfig)
 
 
 def _rows_for_all(candidate: Candidate) -> bool:
-    tiles = -(-candidate.problem.m // candidate.geometry.tile.m)
+    tiles = -(-candidate.problem.m // candidate.block_plan.tile.m)
     splits = tunable(candidate, "splits")
     return splits == WIDE_SPLITS[0] or tiles >= LEAST_BUSY * splits
 
@@ -42,11 +42,11 @@ class PersistentResidentB(Family[R]):
 
     has_batches = True
 
-    def of_tile(self, resources: Resources, tile: Periods, **own_tiling: int) -> Geometry:
-        """Return the geometry. The launch's tile is one element: no block writes sums, so the workspace is small."""
-        own_launch = {"persistent": True, "rows_per_block": 1, "columns_per_block": 1}
-        pipelined = {"k_step": 0, "is_pipelined": True, **own_tiling}
-        return Geometry(resources, tile, own_launch=own_launch, own_tiling=pipelined)
+    def persistent_block_plan(self, resources: Resources, tile: Periods, **tiling_fields: int) -> BlockPlan:
+        """Return the block plan. In the launch a tile is one element, since no block writes partial sums."""
+        launch_fields = {"persistent": True, "rows_per_block": 1, "columns_per_block": 1}
+        pipelined = {"k_step": 0, "is_pipelined": True, **tiling_fields}
+        return BlockPlan(resources, tile, launch_fields=launch_fields, tiling_fields=pipelined)
 
     def fits(self, problem: Problem) -> bool:
         return super().fits(problem) and not problem.is_gram

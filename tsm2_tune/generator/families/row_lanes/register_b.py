@@ -32,7 +32,7 @@ from tsm2_tune.generator.space.rules import (
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
 from tsm2_tune.generator.tiling import VECTOR_BYTES as PACK_BYTES
-from tsm2_tune.generator.tiling import Geometry
+from tsm2_tune.generator.tiling import BlockPlan
 
 THREADS = 128  # threads per block
 # Options of (lanes, vectors, teams).
@@ -195,7 +195,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         ),
     }
 
-    def geometry(self, config: RowLanesRegisterBConfig, problem: Problem) -> Geometry:
+    def block_plan(self, config: RowLanesRegisterBConfig, problem: Problem) -> BlockPlan:
         row_bytes = config.vectors * config.vector_bytes // config.rows_per_vector  # bytes of a row of A per lane
         factors = row_bytes // problem.dtype.element_bytes * config.columns
         sums = (factors + config.rows_per_vector * config.columns) * problem.dtype.sum.registers
@@ -208,13 +208,13 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
             reuse=config.columns,
         )
         stored = max(config.columns // config.lanes, 1) if problem.row_major_c else config.rows  # along a line of C
-        own_tiling = {
+        tiling_fields = {
             "vector_bytes": config.vector_bytes // config.rows_per_vector,
             "c_vector_bytes": min(stored * problem.dtype.element_bytes, PACK_BYTES),
             "k_of_vectors": depth(config, problem),
         }
         tile = Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
-        return Geometry(resources, tile, own_tiling=own_tiling)
+        return BlockPlan(resources, tile, tiling_fields=tiling_fields)
 
     def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         high, columns = block_rows(config), config.teams * config.columns

@@ -40,7 +40,7 @@ from tsm2_tune.generator.space.rules import (
 from tsm2_tune.generator.space.tunables import EvictFirst, PartsOfK, Tunable, declared
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
 from tsm2_tune.generator.tiling import VECTOR_BYTES as PACK_BYTES
-from tsm2_tune.generator.tiling import Geometry
+from tsm2_tune.generator.tiling import BlockPlan
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
 ALL = 0  # as `lanes`: all threads of a block share a row
@@ -264,7 +264,7 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
             }
             yield Grid(RowLanesSharedBConfig, axes)
 
-    def geometry(self, config: RowLanesSharedBConfig, problem: Problem) -> Geometry:
+    def block_plan(self, config: RowLanesSharedBConfig, problem: Problem) -> BlockPlan:
         dtype = problem.dtype
         in_flight = config.rows * config.vectors * config.stages * config.vector_bytes
         elements = config.rows * config.columns + 2 * vector_elements(problem)
@@ -275,16 +275,16 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
             bytes_in_flight=in_flight - in_flight // config.stages // 2,
             reuse=config.columns,
         )
-        own_tiling = {
+        tiling_fields = {
             "k_of_resident_b": staged_rows(config, problem),
             "is_pipelined": True,
             "c_vector_bytes": dtype.element_bytes,  # only lines of A count: B is copied once
         }
-        return Geometry(
+        return BlockPlan(
             resources,
             Periods(strip_rows(config), config.columns, prefetch(config, problem)),
-            own_launch={"rows_per_block": strip_rows(config) * config.strips},
-            own_tiling=own_tiling,
+            launch_fields={"rows_per_block": strip_rows(config) * config.strips},
+            tiling_fields=tiling_fields,
         )
 
     def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:

@@ -23,7 +23,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.tunables import WarpStripsOf8
 from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS
-from tsm2_tune.generator.tiling import Geometry
+from tsm2_tune.generator.tiling import BlockPlan
 
 TILE, COVERED = (16, 32, 64, 128, 256), 64  # options of block_m; a C of at most COVERED rows is one tile
 COLUMNS = (16, 24, 32, 48, 64)  # options of block_n
@@ -92,14 +92,14 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         """Return the number of c128 elements that a thread has in registers: sums, and fragments of A and B."""
         return 2 * config.strips * config.octets + 2 * config.strips + config.octets
 
-    def geometry(self, config: StagedComplexDmmaConfig, problem: Problem) -> Geometry:
+    def block_plan(self, config: StagedComplexDmmaConfig, problem: Problem) -> BlockPlan:
         elements = self.registers(config)
         if has_three_products(problem):  # three sums and three factors; and A and B as c64, prefetched ones too
             read = (config.strips + config.octets) * (1 + config.fragment_prefetch) // 2  # c64 is half of c128
             elements = 3 * (config.strips * config.octets + config.strips + 1) + read
         registers = elements * REGISTERS_OF_C128 + OVERHEAD_REGISTERS
-        geometry = super().geometry(config, problem)
-        return replace(geometry, resources=replace(geometry.resources, registers=registers))
+        block_plan = super().block_plan(config, problem)
+        return replace(block_plan, resources=replace(block_plan.resources, registers=registers))
 
     def context(self, config: StagedComplexDmmaConfig, problem: Problem) -> dict[str, Any]:
         # Sums go straight to device memory if a lane has whole vectors of C: two elements of c64 along a row.

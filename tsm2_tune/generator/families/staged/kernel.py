@@ -22,7 +22,7 @@ from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, RingStages, Threads, Tunable
 from tsm2_tune.generator.split_k import CHUNKS_FOR_ALL, WIDE_SPLIT_RULES, WIDE_SPLITS, are_whole_waves
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, is_general, tile_rules
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 # The extents n, m and k of an m16n8k8 mma instruction. An octet is 8 columns of C, a strip is 16 rows of C.
 OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
@@ -119,7 +119,7 @@ class StagedKernel(Family[C]):
         teams = config.threads // max(self.team(config), WARP_THREADS)
         return max(rings, teams * self.sums_of_team(config))
 
-    def geometry(self, config: C, problem: Problem) -> Geometry:
+    def block_plan(self, config: C, problem: Problem) -> BlockPlan:
         on_their_way = config.block_m * config.block_k * (config.stages - 1) // config.ring_threads
         resources = Resources(
             threads=config.threads,
@@ -128,7 +128,7 @@ class StagedKernel(Family[C]):
             bytes_in_flight=on_their_way * problem.dtype.element_bytes,
             reuse=config.block_n,
         )
-        return Geometry(resources, Periods(config.block_m, config.block_n, config.block_k))
+        return BlockPlan(resources, Periods(config.block_m, config.block_n, config.block_k))
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         bound = config.min_blocks if config.min_blocks >= self.least_bound else 0  # 0: not in __launch_bounds__
@@ -202,18 +202,18 @@ class FullKernel(StagedKernel[F]):
         b = columns * (block_k + b_pad) if along_b == "k" else block_k * (columns + b_pad)
         return a + b
 
-    def geometry(self, config: F, problem: Problem) -> Geometry:
-        geometry = super().geometry(config, problem)
-        resources = geometry.resources
+    def block_plan(self, config: F, problem: Problem) -> BlockPlan:
+        block_plan = super().block_plan(config, problem)
+        resources = block_plan.resources
         lines = config.block_m + config.block_n
         fetched = lines * config.block_k // config.ring_threads if config.copy == 0 else 0  # loads in registers
         registers = resources.registers + fetched * problem.dtype.registers
         # And a vector for each thread, with which blocks add up partial sums.
         smem_bytes = resources.smem_bytes + config.threads * VECTOR_BYTES
         return replace(
-            geometry,
+            block_plan,
             resources=replace(resources, registers=registers, smem_bytes=smem_bytes + STATIC_SMEM_BYTES),
-            own_launch={"persistent": True, "smem_bytes": smem_bytes},
+            launch_fields={"persistent": True, "smem_bytes": smem_bytes},
         )
 
     def sums_in_registers(self, config: F) -> bool:

@@ -32,7 +32,7 @@ from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import RESOURCES, Rule, covering_rule, rows_within_m
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, PartsOfK, RowTiles, Tunable
 from tsm2_tune.generator.split_k import SPLITS_ROW_TILES, SPLITTING_RULES, most_loads
-from tsm2_tune.generator.tiling import VECTOR_BYTES, Geometry
+from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 Threads = Annotated[int, Tunable("threads of a block", symbol="t1")]
 ColumnsOfWarp = Annotated[int, Tunable("columns of C that one warp accumulates in registers", symbol="t2")]
@@ -181,7 +181,7 @@ class StreamA(Family[C]):
         """Return the m of the fourth probe shape, and the rows beyond whole tiles of the fifth."""
         return 42, 2
 
-    def geometry(self, config: C, problem: Problem) -> Geometry:
+    def block_plan(self, config: C, problem: Problem) -> BlockPlan:
         element_bytes = problem.dtype.element_bytes
         in_flight = config.prefetch - config.prefetch // config.stages // 2  # columns of A in flight, on average
         staged = 2 * self.tile_depth(config) * self.pitch(config, problem)
@@ -193,7 +193,7 @@ class StreamA(Family[C]):
             reuse=config.columns,
         )
         tile = Periods(self.block_rows(config, problem), config.columns, self.tile_depth(config))
-        return Geometry(resources, tile, config.prefetch, own_tiling={"c_vector_bytes": self.c_vector_bytes})
+        return BlockPlan(resources, tile, config.prefetch, tiling_fields={"c_vector_bytes": self.c_vector_bytes})
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         (few, more), odd = self.probe_rows(config, problem), self.odd_products

@@ -67,7 +67,9 @@ def _library(code: bytes) -> ctypes.CDLL:
         except OSError as error:
             raise OSError(str(error).removeprefix(f"{path}: ")) from None
         finally:
-            os.close(int(os.path.basename(path)))  # a loaded library needs no open file
+            # A loaded library needs no open file. The number may be used again: the loader knows libraries by paths,
+            # which contain the digest.
+            os.close(int(os.path.basename(path)))
     return _libraries[digest]
 
 
