@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
@@ -191,6 +193,27 @@ def test_old_binaries_are_forgotten_and_failures_are_not(tuner: Tuner, monkeypat
     begin(other)
     assert begin(wrong) is refused
     assert begin(right) is not compiled
+
+
+def test_two_threads_may_begin_compilations(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST_RECENT", 5)
+    ended = Future[Binary | CompileFailure]()
+    ended.set_result(CompileFailure(Outcome.COMPILE_FAILED, "no CUDA"))
+    monkeypatch.setattr(tuner._compilers, "begin_text", lambda *_: ended)
+    sources = [replace(render(PROBLEM, CONFIGS[0]), text=str(number)) for number in range(20)]
+
+    def begin() -> None:
+        for source in sources * 50:
+            assert tuner._compilers.begin(source) is ended
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            for one in [threads.submit(begin) for _ in range(2)]:
+                one.result()
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_kernel_that_does_not_load_has_a_verdict(quick: Toolchain) -> None:
