@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -196,24 +196,20 @@ def test_old_binaries_are_forgotten_and_failures_are_not(tuner: Tuner, monkeypat
 
 
 def test_two_threads_may_begin_compilations(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "MOST_RECENT", 5)
-    ended = Future[Binary | CompileFailure]()
+    ended, forget = Future[Binary | CompileFailure](), tuner._compilers._forget
     ended.set_result(CompileFailure(Outcome.COMPILE_FAILED, "no CUDA"))
+
+    def forget_slowly(key: tuple[str, tuple[str, ...], Toolchain | None]) -> None:
+        time.sleep(0.001)
+        forget(key)
+
+    monkeypatch.setattr(pool, "MOST_RECENT", 1)
     monkeypatch.setattr(tuner._compilers, "begin_text", lambda *_: ended)
+    monkeypatch.setattr(tuner._compilers, "_forget", forget_slowly)
     sources = [replace(render(PROBLEM, CONFIGS[0]), text=str(number)) for number in range(20)]
-
-    def begin() -> None:
-        for source in sources * 50:
-            assert tuner._compilers.begin(source) is ended
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(2) as threads:
-            for one in [threads.submit(begin) for _ in range(2)]:
-                one.result()
-    finally:
-        sys.setswitchinterval(before)
+    with ThreadPoolExecutor(2) as threads:
+        for found in [threads.map(tuner._compilers.begin, sources) for _ in range(2)]:
+            assert list(found) == [ended] * len(sources)
 
 
 def test_a_kernel_that_does_not_load_has_a_verdict(quick: Toolchain) -> None:
