@@ -133,11 +133,7 @@ def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int
 
 
 def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | KernelFault:
-    """Return the exception to raise if the driver does not load or start a kernel.
-
-    If the CUDA context still works, the exception is LaunchFailed, and `what` is the beginning of its message.
-    Otherwise the exception is that of an earlier kernel's fault.
-    """
+    """Return LaunchFailed with `what` in its message; if the CUDA context is unusable, an earlier kernel's fault."""
     if ctypes.CDLL("libcuda.so.1").cuCtxSynchronize() == 0:
         return LaunchFailed(f"{what}: {error}")
     return fault_of(error)

@@ -171,10 +171,8 @@ class Support:
     def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
         """Return the number of slices into which the reference splits k, and how many slices are interleaved.
 
-        If k is long enough, there are enough slices for all threads. Slices are interleaved if k is contiguous in
-        both factors (`along_k`) and there are at least as many slices as a warp has threads. Then the second number
-        is the number of threads of a warp, and neighbouring threads read neighbouring elements. Otherwise the second
-        number is 1.
+        If k is long enough, there are enough slices for all threads. `along_k` says that k is contiguous in both
+        factors. Then the threads of a warp read neighbouring elements of interleaved slices.
         """
         chunks = max(1, min(REFERENCE_ROUNDS * self._reference_threads // tiles, k // LEAST_CHUNK))
         lanes = self._warp if along_k and chunks >= self._warp else 1

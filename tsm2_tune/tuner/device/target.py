@@ -50,10 +50,7 @@ class Target:
 
     @property
     def tools(self) -> str:
-        """Digest of compiler, flags and driver.
-
-        A kernel that hangs or faults may still work with another compiler, other flags or another driver.
-        """
+        """Digest of compiler, flags and driver. With other ones, a kernel that hangs or faults may still work."""
         found = self.identity
         return tools(found.toolkit, found.flags, found.driver, self.toolchain.extra_digest)
 

@@ -49,10 +49,7 @@ class L2Flush:
 
 
 def stream(kernel: Kernel, source: int, size_bytes: int, *target: int) -> None:
-    """Launch a kernel that reads or writes `size_bytes` bytes, starting at the address `source`.
-
-    `size_bytes` must be a multiple of 16.
-    """
+    """Launch a kernel that reads or writes `size_bytes` bytes, a multiple of 16, from the address `source` on."""
     blocks = -(-size_bytes // (BYTES_PER_THREAD * THREADS))
     addresses = (np.uint64(address) for address in target)
     kernel((np.uint64(source), np.int64(size_bytes // 16), *addresses), blocks=blocks, threads=THREADS)

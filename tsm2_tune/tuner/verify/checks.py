@@ -328,11 +328,7 @@ def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:
 
 
 def deep_checks(problem: Problem) -> tuple[Check, ...]:
-    """Return three calls for a problem with many k tiles.
-
-    The leading dimensions are multiples of a vector in the first call, odd in the second, and not padded in the
-    third.
-    """
+    """Return three calls for a problem with many k tiles: two of `sweep_checks`, and one without padding."""
     return (*sweep_checks(problem, 0)[:2], replace(checks_of(problem)[0], shift=ALIGNED))
 
 

@@ -34,10 +34,7 @@ from tsm2_tune.tuner.verify.operands import Values
 
 
 def error_coefficient(problem: Problem, check: Check) -> float:
-    """Return the allowed error of an element of C as a multiple of |alpha||A||B| + |beta||C|.
-
-    The multiple is (k + roundings) u, or more for some element types.
-    """
+    """Return the allowed error of an element of C as a multiple of |alpha||A||B| + |beta||C|."""
     dtype = problem.dtype
     terms = min(problem.k, SPARSE_TERMS) if check.is_sparse else problem.k
     sums = dtype.parts * (dtype.product_roundings * terms + check.roundings) * dtype.sum.unit_roundoff
@@ -75,10 +72,7 @@ def exactness(problem: Problem) -> Exactness:
 
 
 def expected_exactness(problem: Problem, check: Check) -> int:
-    """Return the mode of the CUDA comparison kernel for this call: an Exactness, plus MIXES_PARTS for some calls.
-
-    MIXES_PARTS is added if the element type or the check allows NaN for infinity.
-    """
+    """Return the mode of the comparison kernel: an Exactness, plus MIXES_PARTS if it accepts NaN for infinity."""
     is_exact = check.values in (Values.INTEGERS, Values.SPECIAL) or problem.dtype.semiring.is_exact
     mixes = MIXES_PARTS if problem.dtype.operand_error or check.loose else 0
     return (exactness(problem) if is_exact else Exactness.NONE) + mixes

@@ -144,10 +144,7 @@ class Operand:
         return before
 
     def first_change(self, real: int) -> str:
-        """Return a text with the position of a changed number, such as A[3, 4].
-
-        `real` is the index of the number among the real numbers of the buffer.
-        """
+        """Return the position, such as A[3, 4], of real number `real` of the buffer, counted from its start."""
         position = real // self._dtype.parts - self.front
         if position < 0:
             return f"{-position} elements before {self.name}"
@@ -245,10 +242,7 @@ class Operands:
         )
 
     def batch_arguments(self) -> tuple[np.generic, ...]:
-        """Return the arguments of a batched kernel that describe the batch.
-
-        They are the number of products, and the distances between the matrices of A, B and C in elements.
-        """
+        """Return the number of products, and the distances in elements between the matrices of A, of B and of C."""
         return np.int32(self.problem.batch), *(np.int64(one.stride) for one in (self.a, self.b, self.c))
 
 

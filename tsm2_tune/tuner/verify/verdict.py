@@ -2,8 +2,7 @@
 
 An exported kernel is used for every shape. So a kernel is verified on the problem that is timed, and on small
 problems around the sizes of its tiles (`edge_problems`). The error bound grows with k, so small problems detect a
-kernel that computes in a lower precision than its element type has. The fastest kernel of a problem must pass many
-more calls (`exhaustive.py`).
+kernel that computes in a lower precision than its element type has.
 
 After each call the inputs, the guard zones around every operand and the padding between columns must be unchanged.
 The workspace of a split-k kernel is filled with NaN before each call. After the call its guard zones must be

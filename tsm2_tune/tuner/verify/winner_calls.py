@@ -1,6 +1,4 @@
-"""The calls of the full verification, which the fastest kernel of a problem must pass.
-
-Other kernels do not run these calls, because they take too long. The calls for each index width are:
+"""The calls of the full verification (`exhaustive.py`). The calls for each index width are:
 
 - small problems in which m, n and k leave every possible remainder after division by the kernel's tile sizes;
 - small problems with more k tiles than pipeline stages, with more output tiles than thread blocks if the grid has a

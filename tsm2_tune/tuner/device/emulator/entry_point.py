@@ -44,12 +44,9 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 @cache
 def _stacks() -> int:
-    """Return the address of the emulated threads' stacks, each with an inaccessible page at its low end.
-
-    They are allocated once. The caller must hold `_launching`.
-    """
+    """Return the address of the emulated threads' stacks. The caller must hold `_launching`."""
     mapping = Mapping(STACKS * STACK_BYTES)
-    for stack in range(STACKS):
+    for stack in range(STACKS):  # an overflow of a stack faults at the page at its low end
         mapping.deny(at_byte=stack * STACK_BYTES, size_bytes=PAGE_BYTES)
     return mapping.address
 
