@@ -15,6 +15,7 @@ from tsm2_tune.tuner.compile.compiler import compile_text
 from tsm2_tune.tuner.compile.nvcc import nvcc_path
 from tsm2_tune.tuner.device.emulator.device import HostBuffer, HostDevice, HostKernel
 from tsm2_tune.tuner.device.emulator.toolchain import COMPILERS, host_toolchain
+from tsm2_tune.tuner.device.interface import LaunchConfig
 from tsm2_tune.tuner.results.trial import Binary
 from tsm2_tune.tuner.verify.operands import Operand
 
@@ -123,7 +124,7 @@ def pointer(buffer: HostBuffer, offset_bytes: int = 0) -> np.uint64:
 
 
 def launch_k(device: HostDevice, text: str, *arguments: np.generic, **shape: int) -> None:
-    load(device, text)(arguments, **{"blocks": 1, "threads": 32, **shape})
+    load(device, text)(arguments, LaunchConfig(**{"blocks": 1, "threads": 32, **shape}))
     device.synchronise()
 
 

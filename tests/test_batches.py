@@ -20,6 +20,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
+from tsm2_tune.tuner.device.interface import LaunchConfig
 
 SMALL = spelt(
     "small:threads=64,kilobytes=8,thread=3x3,stages=2,padding=0,direct=0,min_blocks=2,blocks=16,extents=0x0x0"
@@ -75,7 +76,7 @@ def test_a_product_has_the_same_bits_whatever_the_count_is(device: HostDevice, q
         strides = map(np.int64, (m * k, k * n, m * n))
         arguments: tuple[np.generic, ...] = (*extents, one, *leading, np.int32(count), *strides)
         launch = source.launch
-        kernel(arguments, blocks=launch.splits, threads=launch.threads, smem_bytes=launch.smem_bytes)
+        kernel(arguments, LaunchConfig(blocks=launch.splits, threads=launch.threads, smem_bytes=launch.smem_bytes))
         device.synchronise()
         found = floats(device, c).reshape(problem.batch, n * m)
         c.free()
@@ -114,7 +115,7 @@ def test_threads_move_vectors_only_where_a_and_c_are_aligned(
     strides = map(np.int64, (stride, 64, stride))
     arguments: tuple[np.generic, ...] = (extent, extent, extent, number(1), *leading, *strides)
     launch = source.launch
-    kernel(arguments, blocks=launch.splits, threads=launch.threads, smem_bytes=launch.smem_bytes)
+    kernel(arguments, LaunchConfig(blocks=launch.splits, threads=launch.threads, smem_bytes=launch.smem_bytes))
     device.synchronise()
     found = floats(device, buffers[-1]).reshape(problem.batch, stride)
     rows = found[:, inside]

@@ -15,6 +15,7 @@ from tests.processes import python, succeed
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.cuda_kernel import CudaKernel
+from tsm2_tune.tuner.device.interface import LaunchConfig
 from tsm2_tune.tuner.measure.l2_state import stream
 from tsm2_tune.tuner.measure.timing import Effort, measure
 from tsm2_tune.tuner.results.trial import Cache
@@ -54,8 +55,7 @@ def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support: by
         for _ in range(times):
             kernel(
                 (uint64(data.address), int64(size // 16), uint64(sink.address)),
-                blocks=-(-size // (64 * 256)),
-                threads=256,
+                LaunchConfig(blocks=-(-size // (64 * 256)), threads=256),
             )
 
     # The least of the samples, which other processes on this GPU disturb least.
@@ -111,7 +111,7 @@ def test_what_is_started_aside_runs_beside_the_rest(gpu: CudaDevice, gpu_support
     sink = gpu.allocate(4096)
 
     def work(kernel: CudaKernel, turns: int) -> None:
-        kernel((int32(turns), float32(0.999), uint64(sink.address)), blocks=1, threads=32)
+        kernel((int32(turns), float32(0.999), uint64(sink.address)), LaunchConfig(blocks=1, threads=32))
 
     for kernel in (slow, quick):
         work(kernel, 1)

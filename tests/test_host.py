@@ -31,7 +31,7 @@ from tsm2_tune.tuner.device.emulator.entry_point import IN_ORDER
 from tsm2_tune.tuner.device.emulator.limits import host_limits
 from tsm2_tune.tuner.device.emulator.preprocess import host_text
 from tsm2_tune.tuner.device.emulator.toolchain import WATCHED_SAMPLE, host_toolchain, watching
-from tsm2_tune.tuner.device.interface import KernelFault, LaunchFailed
+from tsm2_tune.tuner.device.interface import KernelFault, LaunchConfig, LaunchFailed
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
 pytestmark = ON_HOST
@@ -103,7 +103,7 @@ def test_variants_of_one_name_live_side_by_side(device: HostDevice) -> None:
     target = device.allocate(4)
     kernels = [load(device, text.format(value)) for value in (1, 2)]
     for kernel, value in zip(kernels, (1, 2), strict=True):
-        kernel((pointer(target),), blocks=1, threads=1)
+        kernel((pointer(target),), LaunchConfig(blocks=1, threads=1))
         assert floats(device, target) == [value]
 
 
@@ -206,7 +206,7 @@ def run(body: str, *, threads: int = 64) -> Floats:
         target, values = device.allocate(4 * 2 * threads), np.tile(100 + np.arange(threads, dtype=np.float32), 2)
         device.upload(values, target)
         kernel = device.load(compiled.code, "k")
-        kernel((pointer(target),), blocks=2, threads=threads, smem_bytes=4 * 2 * threads)
+        kernel((pointer(target),), LaunchConfig(blocks=2, threads=threads, smem_bytes=4 * 2 * threads))
         device.synchronise()
         device.download(target, values)
     finally:

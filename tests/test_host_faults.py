@@ -9,7 +9,7 @@ import pytest
 
 from tests.on_host import ON_HOST, PREVIOUS, SHARED, STUCK, filled, floats, launch_k, load, pointer
 from tsm2_tune.tuner.device.emulator.device import HostDevice
-from tsm2_tune.tuner.device.interface import KernelFault
+from tsm2_tune.tuner.device.interface import KernelFault, LaunchConfig
 
 pytestmark = ON_HOST
 
@@ -69,9 +69,9 @@ def test_launches_of_a_kernel_have_the_shared_memory_that_each_asks_for(device: 
     """
     kernel = load(device, text)
     for size in (128, 100_000, 256, 20_000):
-        kernel((np.int32(size // 4 - 1),), blocks=1, threads=1, smem_bytes=size)
+        kernel((np.int32(size // 4 - 1),), LaunchConfig(blocks=1, threads=1, smem_bytes=size))
         device.synchronise()
-    kernel((np.int32(5000),), blocks=1, threads=1, smem_bytes=20_000)
+    kernel((np.int32(5000),), LaunchConfig(blocks=1, threads=1, smem_bytes=20_000))
     with pytest.raises(KernelFault, match="20000 bytes"):
         device.synchronise()
 
@@ -97,9 +97,9 @@ def test_an_access_past_the_end_faults_at_the_first_element(device: HostDevice, 
     buffer, sink = device.allocate(4 * elements), device.allocate(4)
     before = (pointer(buffer),) if kernel == "store" else (pointer(buffer), pointer(sink))
     access = load(device, ONE_ACCESS, kernel)
-    access((*before, np.int32(elements - 1)), blocks=3, threads=32)
+    access((*before, np.int32(elements - 1)), LaunchConfig(blocks=3, threads=32))
     device.synchronise()
-    access((*before, np.int32(elements)), blocks=3, threads=32)
+    access((*before, np.int32(elements)), LaunchConfig(blocks=3, threads=32))
     with pytest.raises(KernelFault, match=f"accessed byte {4 * elements} of a buffer of {4 * elements} bytes, right"):
         device.synchronise()
 
@@ -115,9 +115,9 @@ def test_a_fault_says_how_far_from_which_buffer(device: HostDevice, index: int, 
     device.allocate(512)
     buffer, sink = filled(device, np.zeros(256, np.float32)), device.allocate(4)
     before = load(device, ONE_ACCESS, "load")
-    before((pointer(buffer), pointer(sink), np.int32(-1)), blocks=3, threads=32)
+    before((pointer(buffer), pointer(sink), np.int32(-1)), LaunchConfig(blocks=3, threads=32))
     assert np.isnan(floats(device, sink)).all()
-    load(device, ONE_ACCESS, "store")((pointer(buffer), np.int32(index)), blocks=3, threads=32)
+    load(device, ONE_ACCESS, "store")((pointer(buffer), np.int32(index)), LaunchConfig(blocks=3, threads=32))
     with pytest.raises(KernelFault, match=re.escape(message)):
         device.synchronise()
 
@@ -192,8 +192,8 @@ def test_other_faults_are_the_kernels_too(device: HostDevice, kind: int, message
 def test_after_a_fault_the_device_is_lost_and_the_process_is_not(device: HostDevice) -> None:
     buffer = filled(device, np.zeros(4, np.float32))
     store = load(device, ONE_ACCESS, "store")
-    store((pointer(buffer), np.int32(4)), blocks=3, threads=32)
-    store((pointer(buffer), np.int32(0)), blocks=3, threads=32)
+    store((pointer(buffer), np.int32(4)), LaunchConfig(blocks=3, threads=32))
+    store((pointer(buffer), np.int32(0)), LaunchConfig(blocks=3, threads=32))
     with pytest.raises(KernelFault):
         device.synchronise()
     with pytest.raises(KernelFault):

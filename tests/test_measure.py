@@ -32,7 +32,7 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.cuda import MOST_FLUSHES, CudaDevice
 from tsm2_tune.tuner.device.emulator.device import HostDevice
-from tsm2_tune.tuner.device.interface import Device
+from tsm2_tune.tuner.device.interface import Device, LaunchConfig
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.l2_state import L2_SIZES, L2Flush
 from tsm2_tune.tuner.measure.timing import (
@@ -220,8 +220,9 @@ class Recording:
         return SimpleNamespace(address=4096, size_bytes=size_bytes)
 
     def load(self, path: str, kernel: str) -> Any:
-        def start(arguments: Any, *, blocks: int, threads: int) -> None:
-            self.started.append((kernel, 64 * blocks * threads if kernel.startswith("flush") else 0))
+        def start(arguments: Any, config: LaunchConfig) -> None:
+            touched_bytes = 64 * config.blocks * config.threads
+            self.started.append((kernel, touched_bytes if kernel.startswith("flush") else 0))
 
         return start
 

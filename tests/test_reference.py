@@ -17,6 +17,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
+from tsm2_tune.tuner.device.interface import LaunchConfig
 from tsm2_tune.tuner.device.support_kernels import LEAST_CHUNK, Support
 from tsm2_tune.tuner.verify.error_bounds import Exactness
 from tsm2_tune.tuner.verify.operands import Filling, Operand, Operands, Values
@@ -144,7 +145,7 @@ def product(
     scaled = (np.float64(0), pointer(c), ld, pointer(partials), pointer(ends))
     device.load(binary.code, source.kernel)(
         (*extents, np.float64(1), pointer(a), ld, pointer(b), ld, *scaled),
-        blocks=launch.blocks(n, n), threads=launch.threads, smem_bytes=launch.smem_bytes,
+        LaunchConfig(launch.blocks(n, n), launch.threads, smem_bytes=launch.smem_bytes),
     )  # fmt: skip
     device.synchronise()
     device.download(c, found)

@@ -21,7 +21,7 @@ from tsm2_tune.pretuned import without_gpu
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.cuda_kernel import CudaKernel, Queue, fault_of
 from tsm2_tune.tuner.device.cuda_memory import CudaBuffer, CudaMemory
-from tsm2_tune.tuner.device.interface import Buffer
+from tsm2_tune.tuner.device.interface import Buffer, LaunchConfig
 from tsm2_tune.tuner.measure.l2_state import L2Flush, stream
 from tsm2_tune.tuner.measure.timing import median_interval
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, in_a_line
@@ -298,7 +298,7 @@ class CudaDevice:
         blocks = self.limits.sms * (self.limits.threads_per_sm // threads) * 4
         sink = np.uint64(self._flush.sink)
         arguments = (np.int32(turns), dtype.factor(0.999), sink)
-        us = self._median_us(lambda: kernel(arguments, blocks=blocks, threads=threads))
+        us = self._median_us(lambda: kernel(arguments, LaunchConfig(blocks, threads)))
         return 2 * turns * chains * threads * blocks / us * 1e-3
 
     def _mma_gflops(self, dtype_name: str) -> float:
@@ -310,5 +310,5 @@ class CudaDevice:
         turns, warps_per_sm = 4096, 16
         threads, blocks = 128, self.limits.sms * warps_per_sm // 4 * 4
         sink = np.uint64(self._flush.sink)
-        us = self._median_us(lambda: kernel((np.int32(turns), sink), blocks=blocks, threads=threads))
+        us = self._median_us(lambda: kernel((np.int32(turns), sink), LaunchConfig(blocks, threads)))
         return MMA_CHAINS * 2 * 16 * 8 * k * turns * (threads // 32) * blocks / us * 1e-3

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
+from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchConfig, LaunchFailed
 from tsm2_tune.tuner.results.trial import LoadedResources
 
 DYNAMIC_SMEM_WITHOUT_OPTIN = 47 * 1024  # with a kernel's static shared memory, 48 KiB
@@ -83,24 +83,17 @@ class CudaKernel:
             blocks_per_sm=driver_occupancy(self._cubin, self._name, threads=threads, smem_bytes=smem_bytes),
         )
 
-    def __call__(
-        self,
-        arguments: Sequence[np.generic],
-        *,
-        blocks: int,
-        splits: int = 1,
-        products: int = 1,
-        threads: int,
-        smem_bytes: int = 0,
-    ) -> None:
+    def __call__(self, arguments: Sequence[np.generic], config: LaunchConfig) -> None:
         try:
-            if smem_bytes > self._smem_bytes:
-                self._function.set_attribute(self._drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, smem_bytes)
-                self._smem_bytes = smem_bytes
+            if config.smem_bytes > self._smem_bytes:
+                attribute = self._drv.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
+                self._function.set_attribute(attribute, config.smem_bytes)
+                self._smem_bytes = config.smem_bytes
             if self._layout is None or self._layout.parameters != len(arguments):
                 self._layout = ParameterLayout(arguments)
                 self._function.prepare([f"{self._layout.size_bytes}s"])
-            packed, block, grid = self._layout.packed(arguments), (threads, 1, 1), (blocks, splits, products)
+            packed, block = self._layout.packed(arguments), (config.threads, 1, 1)
+            grid, smem_bytes = (config.blocks, config.splits, config.products), config.smem_bytes
             self._function.prepared_async_call(grid, block, self._queue.stream, packed, shared_size=smem_bytes)
         except self._drv.MemoryError:
             raise MemoryError(f"the stacks of kernel {self._name!r}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,23 +38,24 @@ class Buffer(Protocol):
     def free(self) -> None: ...
 
 
+class LaunchConfig(NamedTuple):
+    """The grid, the block and the dynamic shared memory of a launch."""
+
+    blocks: int  # of the grid, in x
+    threads: int  # of a block
+    splits: int = 1  # blocks of the grid in y
+    products: int = 1  # blocks of the grid in z
+    smem_bytes: int = 0  # dynamic shared memory of a block
+
+
 class Kernel(Protocol):
     """A loaded kernel, which can be called to launch it."""
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
         """Return the kernel's registers, memory and blocks per SM for this block size and dynamic shared memory."""
 
-    def __call__(
-        self,
-        arguments: Sequence[np.generic],
-        *,
-        blocks: int,
-        splits: int = 1,
-        products: int = 1,
-        threads: int,
-        smem_bytes: int = 0,
-    ) -> None:
-        """Launch the kernel on a grid of `blocks` in x, `splits` in y and `products` in z. Do not wait.
+    def __call__(self, arguments: Sequence[np.generic], config: LaunchConfig) -> None:
+        """Launch the kernel. Do not wait.
 
         The arguments are NumPy scalars of the kernel's exact types; a pointer is a uint64. Raise LaunchFailed if the
         driver refuses the launch.

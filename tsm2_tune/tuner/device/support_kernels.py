@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tsm2_tune.generator.dtypes import dtype_named
 from tsm2_tune.generator.source import MOST_PLACED, REFERENCE_BLOCKS_PER_SM, SUPPORT_THREADS
-from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel
+from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel, LaunchConfig
 
 SUPPORT_BLOCKS_PER_SM = 8
 REFERENCE_ROUNDS = 4  # tiles of C, or their slices along k, for each thread that computes the reference
@@ -242,12 +242,12 @@ class Support:
         packed = [_PLACED.pack(*one[1:], one.component != self._component, matrix_too) for one, matrix_too in looks]
         several = np.void(b"".join(packed).ljust(MOST_PLACED * _PLACED.size, b"\0"))
         blocks = self._blocks(max(one.total for one, _ in looks), self._most_blocks)
-        kernel((several, *more), blocks=blocks, splits=len(looks), threads=self._threads)
+        kernel((several, *more), LaunchConfig(blocks, self._threads, splits=len(looks)))
 
     def _start(
         self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None
     ) -> int:
         """Launch the kernel with one thread for each element, but with at most `most_blocks` blocks."""
         blocks = self._blocks(elements, most_blocks or self._most_blocks)
-        kernel(arguments, blocks=blocks, threads=self._threads)
+        kernel(arguments, LaunchConfig(blocks, self._threads))
         return blocks

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel
+from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel, LaunchConfig
 from tsm2_tune.tuner.results.trial import Cache
 
 L2_SIZES = 3  # bytes to read or write, in L2 sizes: 2 evict all lines under LRU, 3 also with address hashing
@@ -41,7 +41,7 @@ class L2Flush:
         if cache is Cache.WARM:
             launch()
             turns, factor = np.int32(BUSY_TURNS), np.float32(0.999)
-            self._busy((turns, factor, np.uint64(self.sink)), blocks=1, threads=BUSY_THREADS)
+            self._busy((turns, factor, np.uint64(self.sink)), LaunchConfig(1, BUSY_THREADS))
         elif cache is Cache.DIRTY:
             stream(self._write, self.address, self.size_bytes)
         else:
@@ -52,4 +52,4 @@ def stream(kernel: Kernel, source: int, size_bytes: int, *target: int) -> None:
     """Launch a kernel that reads or writes `size_bytes` bytes, a multiple of 16, from the address `source` on."""
     blocks = -(-size_bytes // (BYTES_PER_THREAD * THREADS))
     addresses = (np.uint64(address) for address in target)
-    kernel((np.uint64(source), np.int64(size_bytes // 16), *addresses), blocks=blocks, threads=THREADS)
+    kernel((np.uint64(source), np.int64(size_bytes // 16), *addresses), LaunchConfig(blocks, THREADS))

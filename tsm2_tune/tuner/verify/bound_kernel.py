@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tsm2_tune.generator.config import ONE_EACH, Launch
-from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel, LaunchFailed
+from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel, LaunchConfig, LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Counters, Placed
 from tsm2_tune.tuner.verify.operands import Filling, Operand, Operands, Values, needed_bytes
 
@@ -40,15 +40,16 @@ class BoundKernel:
         self.kernel = kernel or device.load(entry.code, entry.kernel)
         self._device = device
         m, n = operands.problem.m, operands.problem.n
-        self._grid = entry.launch.grid(m, n)
-        self._products = operands.problem.batch if entry.launch.batched == ONE_EACH else 1
+        blocks, splits = entry.launch.grid(m, n)
+        products = operands.problem.batch if entry.launch.batched == ONE_EACH else 1
+        self._config = LaunchConfig(blocks, entry.launch.threads, splits, products, entry.launch.smem_bytes)
         counters, partials = entry.launch.counters(m, n), entry.launch.partial_elements(m, n)
         aligned = -(-partials // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
         self._workspace_strides = (np.int64(aligned), np.int64(counters)) if partials else ()
-        self._counters = self._products * counters
+        self._counters = products * counters
         self._counter_buffer: Buffer | None = None
         self._partials: Operand | None = None
-        elements = self._products * aligned
+        elements = products * aligned
         try:
             if elements:
                 zeros = np.zeros(self._counters, np.uint32)
@@ -85,15 +86,7 @@ class BoundKernel:
             arguments += (np.uint64(self._partials.address), np.uint64(self._counter_buffer.address))
         if self.entry.launch.batched:
             arguments += (*self.operands.batch_arguments(), *self._workspace_strides)
-        blocks, splits = self._grid
-        self.kernel(
-            arguments,
-            blocks=blocks,
-            splits=splits,
-            products=self._products,
-            threads=self.entry.launch.threads,
-            smem_bytes=self.entry.launch.smem_bytes,
-        )
+        self.kernel(arguments, self._config)
 
     @property
     def workspace(self) -> tuple[Operand, ...]:

@@ -19,7 +19,7 @@ from tsm2_tune.tuner.device.emulator.faults import Stretch
 from tsm2_tune.tuner.device.emulator.limits import WARP_THREADS, host_limits
 from tsm2_tune.tuner.device.emulator.memory import HostBuffer, as_bytes, whole_pages
 from tsm2_tune.tuner.device.emulator.toolchain import cpu_name
-from tsm2_tune.tuner.device.interface import Buffer, KernelFault
+from tsm2_tune.tuner.device.interface import Buffer, KernelFault, LaunchConfig
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, LoadedResources
 
 __all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limits"]
@@ -55,19 +55,9 @@ class HostKernel:
         """Return the shared memory of the launch. The other resources are 0, since a CPU has none."""
         return LoadedResources(registers=0, local_bytes=0, smem_bytes=smem_bytes, blocks_per_sm=1)
 
-    def __call__(
-        self,
-        arguments: Sequence[np.generic],
-        *,
-        blocks: int,
-        splits: int = 1,
-        products: int = 1,
-        threads: int,
-        smem_bytes: int = 0,
-    ) -> None:
+    def __call__(self, arguments: Sequence[np.generic], config: LaunchConfig) -> None:
         """Run the kernel to its end. The device's `synchronise` raises KernelFault if the kernel faults."""
-        grid = {"blocks": blocks, "splits": splits, "products": products}
-        self._device.run(self._entry, arguments, **grid, threads=threads, smem_bytes=smem_bytes)
+        self._device.run(self._entry, arguments, config)
 
 
 class HostDevice:
@@ -171,10 +161,10 @@ class HostDevice:
             buffer.free()
         self._buffers = []
 
-    def run(self, entry: EntryPoint, arguments: Sequence[np.generic], **launch: int) -> None:
+    def run(self, entry: EntryPoint, arguments: Sequence[np.generic], config: LaunchConfig) -> None:
         """Run a kernel. Do nothing if an earlier kernel has faulted."""
         if self._fault is None:
-            self._fault = entry.fault(arguments, self._stretches, **launch, seed=self._seed)
+            self._fault = entry.fault(arguments, config, self._stretches, seed=self._seed)
 
     def _stretches(self) -> list[Stretch]:
         return [Stretch("a buffer", one.address, one.size_bytes) for one in self._buffers if not one.freed]
@@ -187,9 +177,8 @@ class HostDevice:
         sink = self.allocate(8)
         turns, chains, threads = RATE_TURNS, 64, 256  # chains: FMA_CHAINS of the kernel
         arguments = (np.int32(turns), dtype.factor(0.999), np.uint64(sink.address))
-        us = min(
-            self._unflushed_us(lambda: kernel(arguments, blocks=1, threads=threads)) for _ in range(CEILING_SAMPLES)
-        )
+        config = LaunchConfig(blocks=1, threads=threads)
+        us = min(self._unflushed_us(lambda: kernel(arguments, config)) for _ in range(CEILING_SAMPLES))
         self.synchronise()
         sink.free()
         return 2 * turns * chains * threads / us * 1e-3

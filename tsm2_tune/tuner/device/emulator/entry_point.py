@@ -21,7 +21,7 @@ from tsm2_tune.tuner.device.emulator.faults import STACKS, Entry, Launch, Stretc
 from tsm2_tune.tuner.device.emulator.limits import host_limits
 from tsm2_tune.tuner.device.emulator.memory import PAGE_BYTES, Mapping
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
-from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
+from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchConfig, LaunchFailed
 from tsm2_tune.tuner.results.trial import CompileFailure
 
 MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # limits of the grid in x and in y, as on a GPU
@@ -89,10 +89,10 @@ class EntryPoint:
             ("smem_bytes", 0, limits.smem_bytes_per_block_optin),
         )
 
-    def _check(self, arguments: Sequence[np.generic], **launch: int) -> None:
+    def _check(self, arguments: Sequence[np.generic], config: LaunchConfig) -> None:
         for name, least, most in self._bounds:
-            if not least <= launch[name] <= most:
-                raise LaunchFailed(f"kernel {self._name!r}: {name} = {launch[name]} is outside {least} ... {most}")
+            if not least <= (value := getattr(config, name)) <= most:
+                raise LaunchFailed(f"kernel {self._name!r}: {name} = {value} is outside {least} ... {most}")
         # A launch copies as many bytes as the parameter has, so each argument must have its parameter's size.
         expected = self._entry.parameter_bytes[: self._entry.parameters]
         given = [argument.nbytes for argument in arguments]
@@ -102,14 +102,9 @@ class EntryPoint:
     def fault(
         self,
         arguments: Sequence[np.generic],
+        config: LaunchConfig,
         known: Callable[[], Sequence[Stretch]] = tuple,
-        /,
         *,
-        blocks: int,
-        splits: int,
-        products: int = 1,
-        threads: int,
-        smem_bytes: int,
         seed: int = IN_ORDER,
     ) -> str | None:
         """Run the kernel to its end. Return a sentence that describes its fault; None if there is no fault.
@@ -118,15 +113,13 @@ class EntryPoint:
         to the nearest range. Raise LaunchFailed if the arguments have wrong sizes, or grid, block or shared memory
         exceeds a limit.
         """
-        shape = {"blocks": blocks, "splits": splits, "products": products, "threads": threads}
-        self._check(arguments, **shape, smem_bytes=smem_bytes)
+        self._check(arguments, config)
         cells = [np.array(argument) for argument in arguments]  # gives each argument an address
         pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
         with _launching:
             launch = Launch(
                 arguments=ctypes.cast(pointers, ctypes.c_void_p),
-                **shape,
-                smem_bytes=smem_bytes,
+                **config._asdict(),
                 seed=seed % 2**32,
                 stacks=_stacks(),
                 stack_bytes=STACK_BYTES,
@@ -152,15 +145,14 @@ def run_on_host(
 
     The grid has `blocks` in x, `splits` in y and `products` in z. An array is passed to the kernel as its address.
     Every other argument is a NumPy scalar of the parameter's type. A second call with the same text does not compile
-    again. Any thread may call this function.
+    again. Any thread may call this function. Exported modules call it, so its parameters must stay.
 
     Raise DeviceError if the text does not compile, LaunchFailed if the arguments or the launch do not fit the kernel,
     KernelFault if the kernel faults, ToolMissing if there is no compiler.
     """
     values = [np.uint64(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
-    entry = _entry_point(text, kernel, defines)
-    grid = {"blocks": blocks, "splits": splits, "products": products}
-    fault = entry.fault(values, **grid, threads=threads, smem_bytes=smem_bytes)
+    config = LaunchConfig(blocks, threads, splits, products, smem_bytes)
+    fault = _entry_point(text, kernel, defines).fault(values, config)
     if fault is not None:
         raise KernelFault(fault)
 
