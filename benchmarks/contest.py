@@ -35,8 +35,8 @@ from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Measurement,
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.checks import CHECKS
-from tsm2_tune.tuner.verify.operands import Operands
-from tsm2_tune.tuner.verify.verdict import clear, inspect, prepare, run_once
+from tsm2_tune.tuner.verify.operands import Operands, Values
+from tsm2_tune.tuner.verify.verdict import inspect, prepare
 
 LT_WORKSPACE_BYTES = 64 * 2**20  # twice cuBLAS's default on Hopper
 CONTESTANTS = ("ours", "cublas", "cublaslt")
@@ -173,7 +173,7 @@ class Contest:
             loaded = self.loaded(operands, winner.config, stack)
             self.phases.enter("contest: checks")
             prepare(operands, EXACT, seed=1)
-            verdict = run_once(operands, loaded, EXACT)
+            verdict = self.kernel_verdict(operands, loaded)
             opponents = self.opponents(operands, stack)
             launches: dict[str, Launch] = {"ours": partial(loaded.start, operands.arguments(1.0, 0.0))}
             launches |= {name: opponent.launch for name, opponent in opponents.items()}
@@ -232,12 +232,18 @@ class Contest:
                 opponents["cublaslt"] = Opponent(launch, self.verdict(operands, launch).correct, len(found))
         return opponents
 
+    def kernel_verdict(self, operands: Operands, loaded: BoundKernel) -> Verdict:
+        """Call the kernel once on operands that `prepare` filled for the exact check. Return the verdict."""
+        loaded.prepare()
+        loaded.start(operands.arguments(EXACT.alpha, EXACT.beta))
+        return inspect(operands, EXACT, loaded)
+
     def verdict(self, operands: Operands, launch: Launch, *, half: bool = False) -> Verdict:
         """Fill C with NaN, launch, and check C.
 
         `prepare` must have filled the operands for the exact check. If `half`, the launch computes one triangle of C.
         """
-        clear(operands)
+        operands.c.fill(operands.c.filling._replace(values=Values.POISON))
         launch()
         self.device.synchronise()
         if half:

@@ -28,7 +28,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Cache, Verdict
 from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.verify.verdict import prepare, run_once
+from tsm2_tune.tuner.verify.verdict import prepare
 
 CHECKED = ("plan_verified", "search_verified", "fallback_verified")
 RIGHT = Verdict(True, 0.0, "exact on small integers")
@@ -177,7 +177,7 @@ class Unseen:
         launches |= {name: opponent.launch for name, opponent in opponents.items()}
         if found is not None:
             loaded = contest.loaded(operands, found.config, stack)
-            verdicts["search_verified"] = run_once(operands, loaded, EXACT).correct
+            verdicts["search_verified"] = contest.kernel_verdict(operands, loaded).correct
             launches["search"] = partial(loaded.start, operands.arguments(1.0, 0.0))
         measured = contest.in_turns(operands, launches)
         floor_us = contest.ceilings.floor_us(cell.problem)

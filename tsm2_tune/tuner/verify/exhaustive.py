@@ -23,7 +23,7 @@ from tsm2_tune.tuner.results.trial import Verdict
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, WorkspaceTooLarge
 from tsm2_tune.tuner.verify.checks import Check, checks_of, overwriting
 from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
-from tsm2_tune.tuner.verify.verdict import KernelCalls, inspect, prepare, verify_each
+from tsm2_tune.tuner.verify.verdict import KernelCalls, inspect, prepare, right, verify_each
 from tsm2_tune.tuner.worker.protocol import WATCHED, Call, FullVerification, Run
 
 MOST_CONCURRENT = 0.25  # share of the device's memory for slow calls that run concurrently
@@ -45,14 +45,10 @@ def verify_in_full(
                 return verdict
             worst_ratio = max(worst_ratio, verdict.worst_ratio)
     calls, too_large = sum(one.calls for one in runners), sum(one.too_large for one in runners)
-    is_watched = any(run.how == WATCHED for run in request.runs)
-    return Verdict(
-        correct=True,
-        worst_ratio=worst_ratio,
-        detail=f"every element of {calls} calls right, worst error {worst_ratio:.2g} of its bound"
-        + (f", {too_large} calls do not fit in memory" if too_large else "")
-        + (f", {WATCHED}" if is_watched else ""),
-    )
+    more = f", {too_large} calls do not fit in memory" if too_large else ""
+    if any(run.how == WATCHED for run in request.runs):
+        more += f", {WATCHED}"
+    return right(calls, worst_ratio, more)
 
 
 def _verdicts(

@@ -78,9 +78,9 @@ def verify_each(device: Device, verifications: Sequence[KernelCalls]) -> list[Ve
         for (number, call), report in zip(started, support.reports(len(started)), strict=True):
             verdict = _verdict_on(call, report)
             if not verdict.correct:
-                return [*map(_right, verifications[:number], worst_ratios), verdict]
+                return [*_all_right(verifications[:number], worst_ratios), verdict]
             worst_ratios[number] = max(worst_ratios[number], verdict.worst_ratio)
-    return [*map(_right, verifications, worst_ratios)]
+    return _all_right(verifications, worst_ratios)
 
 
 def _start(verification: KernelCalls, at: int, place: int) -> _Call:
@@ -93,19 +93,14 @@ def _start(verification: KernelCalls, at: int, place: int) -> _Call:
     return _start_inspection(operands, check, bound, place)
 
 
-def _right(verification: KernelCalls, worst_ratio: float) -> Verdict:
-    return Verdict(
-        correct=True,
-        worst_ratio=worst_ratio,
-        detail=f"every element of {len(verification.checks)} calls right, worst error {worst_ratio:.2g} of its bound",
-    )
+def _all_right(verifications: Sequence[KernelCalls], worst_ratios: Sequence[float]) -> list[Verdict]:
+    return [right(len(one.checks), worst) for one, worst in zip(verifications, worst_ratios, strict=False)]
 
 
-def run_once(operands: Operands, bound: BoundKernel, check: Check) -> Verdict:
-    """Call the kernel once on operands that `prepare` filled for the check. Return the verdict."""
-    bound.prepare()
-    bound.start(operands.arguments(check.alpha, check.beta))
-    return inspect(operands, check, bound)
+def right(calls: int, worst_ratio: float, more: str = "") -> Verdict:
+    """Return the verdict on this number of calls, all with right results. `more` ends its detail."""
+    detail = f"every element of {calls} calls right, worst error {worst_ratio:.2g} of its bound{more}"
+    return Verdict(correct=True, worst_ratio=worst_ratio, detail=detail)
 
 
 def prepare(operands: Operands, check: Check, *, seed: int, bound: BoundKernel | None = None) -> None:
@@ -127,11 +122,6 @@ def prepare(operands: Operands, check: Check, *, seed: int, bound: BoundKernel |
         )
         placed.append(operand.place(filling))
     operands.support.fill(placed)
-
-
-def clear(operands: Operands) -> None:
-    """Fill C with NaN, before another product of the same A and B."""
-    operands.c.fill(operands.c.filling._replace(values=Values.POISON))
 
 
 def padding(operand: Operand, problem: Problem, check: Check) -> int:
