@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tsm2_tune import pretuned
 from tsm2_tune.api.parse import DEFAULT_DATABASE, check_callable, file_name
-from tsm2_tune.tuner.results.merge.files import opened, refuse
+from tsm2_tune.tuner.results.merge.files import opened
 from tsm2_tune.tuner.results.merge.importer import Imported, merge
 from tsm2_tune.tuner.results.storage.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.results.storage.database import Database
@@ -52,12 +52,9 @@ def import_trials(
 
 
 def refuse_others(source: str | PathLike[str]) -> None:
-    """Raise InputError or StoreError if `import_trials` would refuse the source.
-
-    Damaged rows and lines are not found. A database is copied for that, and an exchange file is parsed.
-    """
-    with named_source(source) as place:
-        refuse(place)
+    """Read the source. Raise InputError or StoreError if `import_trials` would refuse it."""
+    with named_source(source) as place, opened(place, lambda share: None):
+        pass
 
 
 def named_source(source: str | PathLike[str]) -> AbstractContextManager[Path | Address]:

@@ -21,7 +21,6 @@ from tsm2_tune.tuner.results.merge.text_parser import (
     kind_of,
     parse_content,
     parse_file,
-    refuse_others,
     without_trials,
 )
 from tsm2_tune.tuner.results.storage import schema_versions
@@ -29,17 +28,6 @@ from tsm2_tune.tuner.results.storage.addresses import TEXT_SUFFIX, Address
 from tsm2_tune.tuner.results.storage.database import Database
 
 SUFFIX = ".db"  # of a file of trials as a database in the cache
-
-
-def refuse(place: Path | Address) -> None:
-    """Raise InputError or StoreError if the source cannot be imported. Damaged rows and lines are not found."""
-    if isinstance(place, Address) or (kind := kind_of(place)) is Kind.DATABASE:
-        with Database.open(place, create=False, copy=True):
-            return
-    if kind is Kind.TEXT:
-        refuse_others(place)
-    else:
-        exchange.parse_file(place)
 
 
 @contextmanager

@@ -146,16 +146,6 @@ def content_of(path: Path) -> bytes:
     return content
 
 
-def refuse_others(path: Path) -> None:
-    """Raise InputError if the first line names a version of the format that this program cannot read."""
-    content = content_of(path)
-    try:
-        line = next(iter(TextIOWrapper(BytesIO(content), json.detect_encoding(content))))
-        _Reader().read(json.loads(line, parse_constant=refuse_constant), is_head=True)
-    except WRONG as error:
-        raise _unlike(path, 1, error, content) from None
-
-
 def _unlike(path: Path, number: int, error: Exception, content: bytes) -> InputError:
     """Return the InputError for an invalid line."""
     message = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
