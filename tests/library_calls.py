@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.calls import OPS, SIZES, TYPES, A, B, Call
+from tests.calls import OPS, SIZES, TYPES, Call
 from tests.fabricated import configuration, kernels_of, source, trial, tuning_run, winners
 from tests.library_batches import Batch, array_of
 from tests.threads_on_gpu import in_threads as run_in_threads
@@ -376,19 +375,6 @@ def in_threads(path: str, calls: Mapping[int, Sequence[Call]]) -> Record:
 
     run_in_threads([partial(work, *item) for item in calls.items()])
     return Record(fake.fake_log().decode().splitlines(), errors=failures)
-
-
-def random_calls(count: int, seed: int) -> list[Call]:
-    """Return calls of every type and operation, of narrow and wide matrices, vectors and Gram matrices."""
-    rng, calls = random.Random(seed), list[Call]()
-    while len(calls) < count:
-        ops = rng.choice(OPERATIONS) + rng.choice(OPERATIONS)
-        m, n, k = (rng.choice((1, 2, 4, 7, 8, 64, 100, 4096, 20480, 10**6)) for _ in "mnk")
-        same = rng.random() < 0.3
-        plain = Call(rng.choice(TYPES), ops, m, m if same else n, k, b=A if same else B)
-        lda, ldb, ldc = (ld + rng.choice((0, 0, 1, 5)) for ld in plain.leading)
-        calls.append(replace(plain, lda=lda, ldb=lda if same and lda >= plain.leading[1] else ldb, ldc=ldc))
-    return calls
 
 
 def real_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from tests import library_calls as lib
-from tests.calls import FACTORS, OPS, A, C, Call, few, is_launch_of, sequences
+from tests.calls import FACTORS, OPS, TYPES, A, B, C, Call, few, is_launch_of, sequences
 from tests.fabricated import GPU
 from tests.library_calls import INVALID_VALUE, NOT_SUPPORTED, PRODUCT, SPLIT, SUCCESS, InProcess, play, tried
 from tests.on_host import IN_C
@@ -298,6 +299,19 @@ def core_product(call: Call) -> bytes:
     return core_record(call.dtype, (call.m, call.n, call.k), lds, (conj_a, conj_b), is_gram)
 
 
+def random_calls(count: int, seed: int) -> list[Call]:
+    """Return calls of every type and operation, of narrow and wide matrices, vectors and Gram matrices."""
+    rng, calls = random.Random(seed), list[Call]()
+    while len(calls) < count:
+        ops = rng.choice(lib.OPERATIONS) + rng.choice(lib.OPERATIONS)
+        m, n, k = (rng.choice((1, 2, 4, 7, 8, 64, 100, 4096, 20480, 10**6)) for _ in "mnk")
+        same = rng.random() < 0.3
+        plain = Call(rng.choice(TYPES), ops, m, m if same else n, k, b=A if same else B)
+        lda, ldb, ldc = (ld + rng.choice((0, 0, 1, 5)) for ld in plain.leading)
+        calls.append(replace(plain, lda=lda, ldb=lda if same and lda >= plain.leading[1] else ldb, ldc=ldc))
+    return calls
+
+
 @pytest.mark.parametrize(
     ("seed", "device"), [(0, (GPU, 9, 0)), (2, (GPU, 9, 0)), (3, lib.OTHERS), (1, ("NVIDIA H100", 9, 0))]
 )
@@ -305,7 +319,7 @@ def test_a_library_tells_the_cores_choice(
     there: InProcess, tmp_path: Path, seed: int, device: tuple[str, int, int]
 ) -> None:
     every, rates = everything(seed)
-    kernels, calls = kernels_of_everything(seed), lib.random_calls(600, seed)
+    kernels, calls = kernels_of_everything(seed), random_calls(600, seed)
     core = core_of(with_gain_errors(kernels, rates), rates)
     library = str(lib.fabricated_library(tmp_path, kernels=every, rates=rates))
     told, times, chosen = there(lib.choices, library, calls, device), there(lib.compared, library, calls, device), 0
