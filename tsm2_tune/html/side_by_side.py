@@ -65,6 +65,7 @@ def comparisons(every: Sequence[Side]) -> list[Comparison]:
 
 
 def sentence(one: Comparison) -> str:
+    """Return the sentence about a comparison: its shared problems, and the mean ratio of their times."""
     states = f" {one.other_states:,} more were measured in different states of the L2." if one.other_states else ""
     if not one.pairs:
         return (
