@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,20 +14,20 @@ from tests.databases import database_of
 from tests.fabricated import FAKE_CODE, GPU, PROBLEM, configuration, fake_binary, imported, plain_sql, trial
 from tests.fake_compilers import fake_toolkit
 from tsm2_tune.generator.source import INDEX_BITS
-from tsm2_tune.pretuned import Pretuned, pretuned
+from tsm2_tune.pretuned import pretuned
 from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.export import cubins
-from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
 from tsm2_tune.tuner.worker.protocol import AttemptResult
 
 
-@pytest.mark.parametrize("text", pretuned(), ids=lambda text: text.name)
-def test_every_kernel_verified_in_full_has_its_binaries(text: Pretuned) -> None:
-    with text.path() as path:
-        parts = parse_file(path).parts.values()
-    trials = [tried.values for part in parts for tried in part.trials.values()]
-    codes = {code for one in trials if one["full_verdict"] for code in one["verified_code"].split()}
+def test_every_kernel_verified_in_full_has_its_binaries() -> None:
+    codes = set[str]()
+    for text in pretuned():
+        head, *lines = map(json.loads, text.file.read_text(encoding="utf-8").splitlines())
+        for kind, *values in lines:
+            tried = dict(zip(head["lines"][kind], values, strict=True))
+            codes.update(tried["verified_code"].split() if tried.get("full_verdict") else ())
     found = cubins.brought(codes)
     assert {code: machine_code_digest(binary) for code, binary in found.items()} == {code: code for code in codes}
 
