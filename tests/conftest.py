@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
@@ -103,18 +103,25 @@ def pytest_xdist_auto_num_workers() -> int:
     return layers.cores() + 1
 
 
-def pytest_collection(session: pytest.Session) -> None:
-    """Import the test files in another order in each process that collects all of them.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Import the test files in another order in each process that collects all of them, and collect no garbage
+    meanwhile: what is imported stays.
 
     A file that one process has compiled to bytecode is only read by the others.
     """
-    number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
-    if number and FOLDER in map(Path.absolute, map(Path, session.config.args)):
-        files = sorted(FOLDER.rglob("test_*.py"))
-        first = int(number) * len(files) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        for file in files[first:] + files[:first]:
-            with suppress(Exception, pytest.skip.Exception):  # told when the file is collected
-                importlib.import_module(".".join(file.relative_to(FOLDER.parent).with_suffix("").parts))
+    gc.disable()
+    try:
+        number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+        if number and FOLDER in map(Path.absolute, map(Path, session.config.args)):
+            files = sorted(FOLDER.rglob("test_*.py"))
+            first = int(number) * len(files) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+            for file in files[first:] + files[:first]:
+                with suppress(Exception, pytest.skip.Exception):  # told when the file is collected
+                    importlib.import_module(".".join(file.relative_to(FOLDER.parent).with_suffix("").parts))
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(hookwrapper=True)
