@@ -135,7 +135,7 @@ def test_winner_is_verified_without_extents_beyond_its_workspace(
             verdict = exhaustive.verify_in_full(starved, support, request, lambda _: None)
     assert verdict.correct
     assert verdict.detail.startswith("every element of 0 calls right")
-    assert verdict.detail.endswith(f"{len(call.checks)} calls do not fit in memory")
+    assert verdict.detail.endswith(f", {len(call.checks)} calls do not fit in memory")
     support.free()
     assert starved.in_use == 0
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -23,8 +26,10 @@ from tsm2_tune.generator.probes import (
 )
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.generator.source import INDEX_BITS
-from tsm2_tune.tuner.verify.checks import Magnitude, every_check
+from tsm2_tune.tuner.verify.checks import CHECKS, ODD, VECTORS, Magnitude, every_check
 from tsm2_tune.tuner.verify.error_bounds import Exactness, exactness
+from tsm2_tune.tuner.verify.operands import VECTOR_BYTES, Operand
+from tsm2_tune.tuner.verify.verdict import padding
 from tsm2_tune.tuner.verify.winner_calls import ON_GPU, calls_for
 
 PAST_16_BITS = 2**16
@@ -180,3 +185,14 @@ def test_nan_factors_meet_zero_and_nonzero_partners(dtype: str) -> None:
     assert [False, True] in nan
     overwriting = [one for one in checks if math.isnan(one.alpha.real) and one.beta == 0]
     assert overwriting
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_padded_columns_begin_at_vectors_or_are_of_odd_length(dtype: str) -> None:
+    problem = Problem(5, 3, 7, dtype)
+    vector = VECTOR_BYTES // problem.dtype.element_bytes
+    for name, rows, (given, period) in product("ABC", range(1, 20), ((VECTORS, vector), (ODD, 2))):
+        operand, check = SimpleNamespace(name=name, rows=rows), replace(CHECKS[0], padding=given)
+        added = padding(cast(Operand, operand), problem, check)
+        assert (rows + added) % period == (given is ODD)
+        assert added >= given[name]
