@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -338,6 +340,12 @@ def test_extras_and_vendors_libraries_that_are_missing_are_told(monkeypatch: pyt
     needed = [one for packages in extras.values() for one in packages]
     looked_for = {name for names in software.EXTRAS.values() for name in names}
     assert {re.split(r"[\[>=]", one)[0] for one in needed} - looked_for == {"pycuda"}
+
+
+def test_a_module_that_is_named_as_nvidias_wheels_is_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "IN_WHEELS", "*")
+    monkeypatch.setitem(sys.modules, "nvidia", ModuleType("nvidia"))
+    assert list(libraries.folders())[-1].startswith("/usr/local/cuda")
 
 
 @pytest.mark.slow
