@@ -34,6 +34,7 @@ from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.resume import ProblemHistory
+from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.client import AttemptResult
 
 
@@ -73,6 +74,18 @@ def test_runs_taking_turns_tune_each_problem_once(store: Store, path: Path, monk
     assert plain_sql(path, "SELECT DISTINCT strategy, space_configurations FROM trial") == [("exhaustive", 3)]
     assert set(plain_sql(path, "SELECT search_ended FROM trial WHERE search_ended <> ''")) == {("all tried",)}
     assert plain_sql(path, "SELECT * FROM lease") == []
+
+
+def test_a_queue_that_is_stopped_takes_no_further_problem(store: Store) -> None:
+    spaces = [space_of(2, problem) for problem in SHAPES[:3]]
+    with store.leases(DEVICE) as leases:
+        queue = problem_queue.ProblemQueue(spaces, store, leases, families=("tsm2",), make_strategy=exhaustive)
+        events = []
+        for event in queue.events(Fabricating(store)):
+            events.append(event)
+            queue.stop()
+        assert [one.problem for one in ends(events)] == [SHAPES[0]]
+        assert queue.unfinished == tuple(SHAPES[1:3])
 
 
 class Compiling(Fabricating):

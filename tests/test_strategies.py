@@ -111,6 +111,15 @@ def test_a_resumed_search_goes_on_and_tries_nothing_twice(name: str) -> None:
         assert resumed == whole[30:]
 
 
+@pytest.mark.slow
+def test_a_sampler_learns_of_results_that_it_did_not_ask_for() -> None:
+    strategy = made("optuna:tpe")
+    for config, us in zip((one.config for one in SPACE.kept), (30.0, None), strict=False):
+        strategy.tell(TrialResult(config, us, is_right=us is not None))
+    trials = strategy._study.trials  # type: ignore[attr-defined]
+    assert [(one.value, one.state.name) for one in trials] == [(30.0, "COMPLETE"), (None, "FAIL")]
+
+
 def test_without_optuna_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     said = r"Optuna is not installed: .*pip install optuna, or name another --strategy"
