@@ -25,9 +25,12 @@ from tests.on_host import has_compiler
 from tests.servers import wait_until
 from tsm2_tune.console import run_notes
 from tsm2_tune.console.eta import SILENCE_SECONDS, remaining_text
+from tsm2_tune.console.export_progress import ExportProgress
 from tsm2_tune.console.run_notes import changed_text, spent_text
 from tsm2_tune.console.run_progress import RunProgress
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export.kernel_sets.pair_timing import Narrowed
+from tsm2_tune.tuner.export.kernel_sets.smallest_set import ChoiceStarted
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import (
     Event,
@@ -372,3 +375,17 @@ def test_seconds_of_a_run_are_told_by_their_purpose() -> None:
         ({}, {}, "0 seconds"),
     ):  # fmt: skip
         assert spent_text(first, then) == text
+
+
+def test_a_choice_of_kernels_tells_failures_and_says_after_a_while_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    console, failed = on_screen(terminal=False), TrialStored(trial(1.0, outcome=Outcome.WRONG_RESULT), 1)
+    with ExportProgress(console) as shown:
+        shown.show(ChoiceStarted("NVIDIA H200", "f32", "nn"))
+        shown.show(failed)
+        shown.show(TrialStored(trial(1.0), 2))
+        monkeypatch.setattr("tsm2_tune.console.export_progress.SILENCE_SECONDS", 0.0)
+        shown.show(Narrowed(2, 3))
+    far = "f32 nn: 2 candidate kernels, 3 pairs to measure; 2 trials"
+    assert printed(console).splitlines() == [str(failed).rstrip(), far]

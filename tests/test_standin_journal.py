@@ -74,6 +74,17 @@ def test_a_journal_of_any_content_is_read(tmp_path: Path, seed: int, capsys: pyt
         assert "Traceback" not in capsys.readouterr().err
 
 
+def test_ten_shapes_that_were_left_to_cublas_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(9):
+        (tmp_path / f"1-{number}").write_bytes(journal(rng))
+    written = written_in(tmp_path)
+    lost = sum(one.lost > 0 for one in written.seen)
+    run_command.print_products(written, 0, has_times=False)
+    table = capsys.readouterr().err.split(f"\nleft to cuBLAS, 10 of {lost}:\n")[1]
+    assert len(table.splitlines()) == 1 + 10  # beside the heads
+
+
 @pytest.mark.parametrize("lines", [(1 << 14) + 1, 1 << 31, (1 << 32) - 1])
 def test_a_journal_of_more_lines_than_there_can_be_is_left_out(tmp_path: Path, lines: int) -> None:
     content = journal(np.random.default_rng(0))
