@@ -35,6 +35,7 @@ from tsm2_tune import pretuned
 from tsm2_tune.generator.device.cards import DRIVER_NAMES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full
 from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.store import Store
@@ -57,6 +58,11 @@ def test_every_text_is_of_this_versions_kernels(name: str) -> None:
     assert told.left_out == {}
     assert {device for device, _ in told.parts} == {found.device_name}
     assert {"f32", "f64"} <= {problem.dtype_name for _, problem in told.parts}
+    excluded = list[str]()
+    with Store.open(f"pretuned:{name}", create=False) as store:
+        winners = store.best(device=found.device_name)
+        assert verified_in_full(store, excluded.append, winners) == winners
+    assert excluded == []
 
 
 def test_a_card_has_its_own_text_and_another_one_its_sisters() -> None:

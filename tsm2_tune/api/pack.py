@@ -185,10 +185,7 @@ def check_pack(
 def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedKernels:
     """Return the pack's kernels for this GPU, else for its first GPU by name. Raise InputError without a GPU."""
     if is_pretuned(source):
-        kernels = pretuned_kernels(pretuned_named(source))
-        for sentence in kernels.notes:
-            tell(sentence)
-        return kernels
+        return pretuned_kernels(pretuned_named(source))
     with Store.open(source, create=False) as store:
         for name in sorted(store.devices(), key=lambda name: (name != device, name)):
             kernels = exported_kernels(store, name, tell=tell)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tsm2_tune import __version__
@@ -72,8 +72,7 @@ def pretuned_kernels(text: Pretuned) -> ExportedKernels:
     from tsm2_tune.tuner.results.store import Store
 
     with Store.open(PREFIX + text.name, create=False) as store:
-        notes = list[str]()
-        kernels = replace(exported_kernels(store, text.device_name, tell=notes.append), notes=tuple(notes))
+        kernels = exported_kernels(store, text.device_name)
     with workplace(cache.working_parent()) as work:
         output = work.folder / f"made{SUFFIX}"
         output.write_bytes(kernels.json)
@@ -99,8 +98,6 @@ def choices(
     if isinstance(source, Pretuned):
         device, place = source.device_name, PREFIX + source.name
         kernels = pretuned_kernels(source)
-        for note in kernels.notes:
-            tell(note)
     else:
         from tsm2_tune.tuner.export.store_kernels import exported_kernels
         from tsm2_tune.tuner.results.store import Store

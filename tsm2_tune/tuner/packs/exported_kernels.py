@@ -28,7 +28,6 @@ class ExportedKernels:
     kernels: tuple[MeasuredKernel, ...]
     kernels_with_fastest_vendor: tuple[MeasuredKernel, ...]
     device_rates: dict[str, DeviceRates]
-    notes: tuple[str, ...] = ()  # sentences about excluded winners
 
     @classmethod
     def of_json(cls, text: bytes) -> ExportedKernels:
@@ -38,7 +37,6 @@ class ExportedKernels:
             tuple(map(_kernel, values["kernels"])),
             tuple(map(_kernel, values["kernels_with_fastest_vendor"])),
             {name: DeviceRates(**rates) for name, rates in values["device_rates"].items()},
-            tuple(values["notes"]),
         )
 
     @property
