@@ -164,7 +164,7 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
     return Part(every, sorted(finals.values(), key=lambda one: (one.stamp, one.final)))
 
 
-def union(ours: Part, theirs: Part, has_current_kernel: Callable[[Tried], bool] = lambda tried: False) -> Part:
+def union(ours: Part, theirs: Part, has_current_kernel: Callable[[Tried], bool]) -> Part:
     """Return the merged rows of both parts. Return the object `ours` itself if `theirs` adds nothing."""
     joined = part_of((*ours.trials.values(), *theirs.trials.values()), (*ours.rounds, *theirs.rounds))
     found = Part(_competing(joined.trials, has_current_kernel), joined.rounds)
