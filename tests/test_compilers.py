@@ -19,6 +19,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.compile import cache, nvcc
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.compile.environment import DECIDING, OF_LINKERS, OF_NVCC, OF_TEXTS
+from tsm2_tune.tuner.compile.pool import Compilers
 from tsm2_tune.tuner.device.emulator import toolchain as host
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.doctor.finding import Question, State
@@ -277,3 +278,13 @@ def test_a_cache_that_runs_nothing_is_told(tmp_path: Path, disk: Disk) -> None:
     assert (found.exit_code, "noexec" in found.output) == (2, True)
     (finding,) = host_compiler(Question("cpu", "r.db"))
     assert (finding.state, "noexec" in finding.text) == (State.PROBLEM, True)
+
+
+@pytest.mark.parametrize(("usable", "sharing", "most"), [(1, 1, 1), (7, 1, 7), (16, 1, 14), (16, 2, 7)])
+def test_of_eight_cores_one_runs_no_compiler(
+    usable: int, sharing: int, most: int, toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(usable)))
+    compilers = Compilers(toolchain, 60.0, sharing)
+    assert compilers._pool._max_workers == most
+    compilers.close()
