@@ -13,6 +13,8 @@ its own, whose loops, offsets and vectors the compiler knows. One configuration 
 
 from __future__ import annotations
 
+import heapq
+import math
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated, Any, ClassVar
@@ -27,15 +29,14 @@ from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule, covering_rule
 from tsm2_tune.generator.space.tunables import MinBlocks, ThreadColumns, ThreadRows, Threads, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
-from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 FEWEST_STORED_BYTES = 16  # of C at once, if threads write it themselves
 UNROLL = 4  # iterations along k that are unrolled
 THREADS = (64, 128, 256)
 KILOBYTES = (8, 12, 16, 24, 32, 48, 64, 96)
-TILE = (1, 2, 3, 4, 6, 8)  # options of rows and of columns
-LARGEST_TILE = 32  # the most sums of a thread
+TILE = tuple(range(1, 9))  # options of rows and of columns
+TILES = tuple(product(TILE, TILE))  # options of (rows, columns)
 STAGES = (1, 2, 3)
 MIN_BLOCKS = (2, 3, 4, 6, 8, 10, 12, 16)
 FEW_BLOCKS = 16  # of the grid, for a device whose number of multiprocessors is not in MULTIPROCESSORS
@@ -49,11 +50,11 @@ BLOCKS = [  # options of (min_blocks, blocks)
 # of f32 if it may use 48 registers, 8 bytes of 4 x 4 tiles of f64 with 80, and none of 2 x 2 tiles of bf16 with 40.
 # The estimates are 48, 83 and 39.
 OTHER_REGISTERS = 27
-# To try first: (rows, columns) of a tile, and (threads, kilobytes, stages).
-FIRST_TILES = ((4, 4), (3, 3), (2, 4), (8, 4), (6, 4), (2, 8), (4, 2), (2, 2), (1, 4), (1, 1))
-FIRST_BLOCKS = (
-    (128, 16, 1), (64, 8, 1), (128, 24, 1), (128, 32, 1), (128, 48, 1), (64, 12, 1), (128, 16, 2), (256, 48, 2),
-)  # fmt: skip
+# To try first: tiles with the fewest reads of shared memory, and (threads, stages).
+FIRST_TILES = 10
+TILE_READS = 16  # reads of shared memory that take as long as the addresses of a tile
+HIDDEN_READS = 2  # reads of shared memory that take less time than the copy of an element
+FIRST_BLOCKS = ((128, 1), (64, 1), (256, 1), (128, 2), (64, 2), (256, 2))
 
 
 OwnExtent = Annotated[
@@ -123,6 +124,42 @@ def stored_bytes(config: SmallConfig, problem: Problem) -> int:
     return elements * problem.dtype.element_bytes
 
 
+def _tiles(tile: tuple[int, int], problem: Problem) -> tuple[int, int]:
+    """Return how many tiles of (rows, columns) cover C down and across."""
+    return -(-problem.m // tile[0]), -(-problem.n // tile[1])
+
+
+def _tiles_of_group(config: SmallConfig, problem: Problem) -> int:
+    """Return the tiles of a group of products."""
+    return products_of_group(config, problem) * math.prod(_tiles((config.rows, config.columns), problem))
+
+
+def _tile_rank(tile: tuple[int, int], problem: Problem) -> tuple[int, int]:
+    """Return the key that orders tiles: little work of threads beside multiply-adds, then many threads.
+
+    The work is counted in reads of an element from shared memory. A multiprocessor reads shared memory eight times as
+    fast as its share of global memory. So less work gains little once it is twice the elements of the matrices.
+    """
+    m, n, k, tiles = problem.m, problem.n, problem.k, math.prod(_tiles(tile, problem))
+    return max(tiles * (sum(tile) * k + TILE_READS), HIDDEN_READS * (m * k + k * n + m * n)), -tiles
+
+
+def _vectors(tile: tuple[int, int], problem: Problem) -> tuple[int, int]:
+    """Return the elements of the vectors that tiles and C consist of, down and across."""
+    width = vector_elements(problem)
+    return math.gcd(tile[0], problem.m, width), math.gcd(tile[1], problem.n, width)
+
+
+def _makes_fewest_tiles(tile: tuple[int, int], problem: Problem) -> bool:
+    """Return whether tiles with fewer rows or columns are more tiles, or have narrower vectors."""
+    rows, columns = tile
+    smaller = [(fewer, columns) for fewer in range(1, rows)] + [(rows, fewer) for fewer in range(1, columns)]
+    return not any(
+        _tiles(other, problem) == _tiles(tile, problem) and _vectors(other, problem) >= _vectors(tile, problem)
+        for other in smaller
+    )
+
+
 def _config(candidate: Candidate) -> SmallConfig:
     assert isinstance(candidate.config, SmallConfig)
     return candidate.config
@@ -137,8 +174,7 @@ def _groups_begin_at_vectors(config: SmallConfig, problem: Problem) -> bool:
 
 
 def _busy_threads(config: SmallConfig, problem: Problem) -> bool:
-    tiles = products_of_group(config, problem) * -(-problem.m // config.rows) * -(-problem.n // config.columns)
-    return config.threads == THREADS[0] or 2 * tiles > config.threads
+    return config.threads == THREADS[0] or 2 * _tiles_of_group(config, problem) > config.threads
 
 
 def _lines_are_vectors(problem: Problem) -> bool:
@@ -146,15 +182,27 @@ def _lines_are_vectors(problem: Problem) -> bool:
     return not any(line % vector_elements(problem) for line in lines(problem)[:2])
 
 
-def _grid_is_full(candidate: Candidate) -> bool:
-    limits, blocks = candidate.limits, int(tunable(candidate, "blocks"))
-    resident = limits.sms * int(tunable(candidate, "min_blocks"))
+def _grids(candidate: Candidate) -> tuple[int, ...]:
+    """Return the grids for `min_blocks`: as many blocks as are resident, or several waves of them."""
+    limits = candidate.limits
     if limits.sms not in MULTIPROCESSORS:
-        return blocks == FEW_BLOCKS
-    return blocks == resident or (
-        blocks in (waves * resident for waves in WAVES)
-        and candidate.problem.batch >= blocks * products_of_group(_config(candidate), candidate.problem)
-    )
+        return (FEW_BLOCKS,)
+    return tuple(waves * limits.sms * int(tunable(candidate, "min_blocks")) for waves in WAVES)
+
+
+def _has_products_for_waves(candidate: Candidate) -> bool:
+    blocks, problem = int(tunable(candidate, "blocks")), candidate.problem
+    return blocks == _grids(candidate)[0] or problem.batch >= blocks * products_of_group(_config(candidate), problem)
+
+
+def _most_blocks(resident: int) -> int:
+    """Return the largest option of min_blocks that is at most `resident`."""
+    return max((option for option in MIN_BLOCKS if option <= resident), default=MIN_BLOCKS[0])
+
+
+def _min_blocks_fit(candidate: Candidate) -> bool:
+    least, most = int(tunable(candidate, "min_blocks")), _most_blocks(candidate.occupancy.blocks_per_sm)
+    return least == most or (least < most and REGISTERS_REACHABLE.keeps(candidate))
 
 
 OF_GROUP = ("threads", "kilobytes", "rows", "columns", "stages", "padding", "direct")
@@ -176,6 +224,13 @@ class Small(Family[SmallConfig]):
         ),
         covering_rule("rows", "m", TILE),
         covering_rule("columns", "n", TILE),
+        rule_of(
+            "fewest-tiles",
+            "shape",
+            "a smaller tile makes as many tiles, of vectors as wide",
+            lambda config, problem: _makes_fewest_tiles((config.rows, config.columns), problem),
+            of=("rows", "columns"),
+        ),
         rule_of(
             "padding-keeps-vectors",
             "shape",
@@ -207,24 +262,30 @@ class Small(Family[SmallConfig]):
         Rule(
             "full-grid",
             "shape",
-            "fewer blocks leave multiprocessors idle, and further blocks need a group of products each",
-            _grid_is_full,
+            "the blocks are those that are resident, or several waves of them, so that no multiprocessor is idle",
+            lambda c: tunable(c, "blocks") in _grids(c),
+            of=("min_blocks", "blocks"),
+        ),
+        Rule(
+            "waves-have-products",
+            "shape",
+            "each block of several waves needs a group of products",
+            _has_products_for_waves,
             of=(*OF_GROUP, "min_blocks", "blocks"),
         ),
         Rule(
             "min-blocks-fit",
             "shape",
-            "min_blocks must not exceed the blocks that shared memory and threads let a multiprocessor hold",
-            lambda c: tunable(c, "min_blocks") <= max(c.occupancy.blocks_per_sm, MIN_BLOCKS[0]),
+            "min_blocks must be the blocks that fit on a multiprocessor, or fewer for more registers",
+            _min_blocks_fit,
             of=(RESOURCES, "min_blocks"),
         ),
-        REGISTERS_REACHABLE,
     )
     beside_resources = ("padding", "direct", "min_blocks", "blocks")
     axes: ClassVar = {
         "threads": THREADS,
         "kilobytes": KILOBYTES,
-        "rows columns": [(rows, columns) for rows, columns in product(TILE, TILE) if rows * columns <= LARGEST_TILE],
+        "rows columns": TILES,
         "stages": STAGES,
         "padding": (0, 1),
         "direct": (0, 1),
@@ -288,21 +349,21 @@ class Small(Family[SmallConfig]):
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[SmallConfig, ...]:
         """Return configurations with as many resident blocks as fit, first those of common tiles and blocks."""
-        tiles = list(
-            dict.fromkeys(
-                (covering(TILE, min(rows, problem.m)), covering(TILE, min(columns, problem.n)))
-                for rows, columns in FIRST_TILES
-            )
-        )
+        useful = (tile for tile in TILES if _makes_fewest_tiles(tile, problem))
+        tiles = heapq.nsmallest(FIRST_TILES, useful, key=lambda tile: _tile_rank(tile, problem))
         padding = int(_lines_are_vectors(problem) and max(lines(problem)[:2]) > 2 * vector_elements(problem))
         found = []
         for tile, block in sorted(product(range(len(tiles)), range(len(FIRST_BLOCKS))), key=sum):
-            (rows, columns), (threads, kilobytes, stages) = tiles[tile], FIRST_BLOCKS[block]
-            config = SmallConfig(threads, kilobytes, rows, columns, stages, padding, 0, *BLOCKS[0])
+            (rows, columns), (threads, stages) = tiles[tile], FIRST_BLOCKS[block]
+            config = SmallConfig(threads, KILOBYTES[-1], rows, columns, stages, padding, 0, *BLOCKS[0])
             if stored_bytes(config, problem) >= FEWEST_STORED_BYTES:
                 config = replace(config, direct=1)
+            for kilobytes in reversed(KILOBYTES):
+                smaller = replace(config, kilobytes=kilobytes)
+                if _tiles_of_group(smaller, problem) >= threads:
+                    config = smaller
             resident = self.occupancy(self.resources(config, problem), limits).blocks_per_sm
-            most = max((blocks for blocks in MIN_BLOCKS if blocks <= resident), default=MIN_BLOCKS[0])
+            most = _most_blocks(resident)
             blocks = limits.sms * most if limits.sms in MULTIPROCESSORS else FEW_BLOCKS
             found.append(self.specialized(replace(config, min_blocks=most, blocks=blocks), problem))
         return tuple(found)
