@@ -3,7 +3,8 @@
    The time from rates has no measured times: it follows from the device's rates and the kernel's fitted rates
    (core_rates). It is a sum of three parts: the start of a launch (START_US), the partial sums of its splits
    (sums_us), and its body (in terms_us). The body is the root of the sum of squares of three times that overlap in part:
-   memory traffic, arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle.
+   memory traffic, arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle. In a
+   batch the body takes at least BATCH_STEP_US for each step along k of a slot.
 
    The predicted time is the time from rates times a factor: the ratio of the measured time to the time from rates,
    averaged over the kernel's measured shapes. Two corrections follow. The predicted time is never less than
@@ -312,6 +313,16 @@ static double blocks_in_turn(const struct core_kernel *kernel, const struct laun
     return kernel->batched == CORE_ONE_EACH ? larger(launch->blocks / (multiprocessors * kernel->resident), 1.0) : 1.0;
 }
 
+/* Return the steps along k that one slot of a multiprocessor runs one after the other, for products of a batch that have
+   blocks of their own. Blocks of a single product have few steps: k is split among them. */
+static double steps_in_turn(const struct core_kernel *kernel, const struct tiles *tiles, const struct launch *launch,
+                            double multiprocessors)
+{
+    if (kernel->batched != CORE_ONE_EACH || kernel->is_persistent)
+        return 0;
+    return ceil(tiles->along_k / launch->splits) * blocks_in_turn(kernel, launch, multiprocessors);
+}
+
 /* Return the factor on memory time by which the code for a product's extents is slower than that for the kernel's own
    shape. Kernels of small products have code of their own for the latter. */
 static double general_code(const struct core_kernel *kernel, const struct work *work)
@@ -324,6 +335,7 @@ static double general_code(const struct core_kernel *kernel, const struct work *
 struct time_terms {
     double start_and_sums_us;
     double memory_us, arithmetic_us, serial_us; /* without the factors below; the first two as in struct work */
+    double steps_us; /* the least time of the body */
     double moved_again, us_per_element; /* elements, and the time to move one */
     double padded_arithmetic;
     double memory_factor, arithmetic_factor;
@@ -346,6 +358,7 @@ static struct time_terms terms_of(const struct core_pack *pack, int index, const
     const double next_tile_us = kernel->is_persistent ? NEXT_PERSISTENT_TILE_US : NEXT_TILE_US;
     terms.serial_us = next_tile_us * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1) +
                       NEXT_BLOCK_US * (blocks_in_turn(kernel, launch, multiprocessors) - 1);
+    terms.steps_us = BATCH_STEP_US * steps_in_turn(kernel, tiles, launch, multiprocessors);
     terms.moved_again = moved_again(kernel, tiles, work, launch);
     terms.us_per_element = us_per_element(pack, index);
     terms.padded_arithmetic = padded_arithmetic(kernel, tiles, work);
@@ -362,8 +375,9 @@ static double terms_us(const struct time_terms *terms, const struct core_rates *
     const double memory = moved_us * terms->memory_factor;
     const double arithmetic =
         terms->arithmetic_us / rates->arithmetic_rate * terms->padded_arithmetic * terms->arithmetic_factor;
-    const double us = sqrt(memory * memory + arithmetic * arithmetic + terms->serial_us * terms->serial_us);
-    return terms->start_and_sums_us + (terms->lacks_vectors != 0 ? rates->without_vectors : 1.0) * us;
+    const double overlapped = sqrt(memory * memory + arithmetic * arithmetic + terms->serial_us * terms->serial_us);
+    const double body = larger(overlapped, terms->steps_us);
+    return terms->start_and_sums_us + (terms->lacks_vectors != 0 ? rates->without_vectors : 1.0) * body;
 }
 
 /* Return the time from rates of a launch. */

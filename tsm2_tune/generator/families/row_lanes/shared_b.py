@@ -277,7 +277,6 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
         )
         tiling_fields = {
             "k_of_resident_b": staged_rows(config, problem),
-            "is_pipelined": True,
             "c_vector_bytes": dtype.element_bytes,  # only lines of A count: B is copied once
         }
         return BlockPlan(
