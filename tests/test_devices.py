@@ -22,7 +22,7 @@ from tsm2_tune.generator.dtypes import DTYPES, FMA_DTYPES, TF32_DTYPES
 from tsm2_tune.generator.paper_model import choose
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.emulator.limits import host_limits
-from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.device.target import Target, limits_of, stored_target
 
 H200 = profile_named("h200")
 
@@ -320,3 +320,12 @@ def test_all_of_no_gpus_is_refused() -> None:
 def test_devices_of_one_name_are_numbered() -> None:
     assert list(names_of((target("0"), target("1")))) == ["GPU 0", "GPU 1"]
     assert list(names_of((target("cpu"), target("cpu")))) == ["cpu", "cpu (1)"]
+
+
+def test_a_stored_device_has_the_limits_of_its_name() -> None:
+    host, h200 = limits_of("cpu"), ("NVIDIA H200", PROFILES["h200"])
+    both = [host.name, h200[0]]
+    assert stored_target(both[:1], None, "results.db") == stored_target(both, host.name, "results.db")
+    assert stored_target(both, host.name, "results.db") == (host.name, host)
+    assert stored_target(both[1:], None, "results.db") == h200
+    assert stored_target(both, "h200", "results.db") == h200
