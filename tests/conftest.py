@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import gc
-import importlib
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import StringIO
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from rich.console import Console
 
 from tests import (
+    collecting,
     databases,
     fake_compilers,
     fake_tensors,
@@ -65,8 +65,10 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-PLUGINS = databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything, short_waits, standing_in
-FOLDER = Path(__file__).parent
+PLUGINS = (
+    collecting, databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything, short_waits,
+    standing_in,
+)  # fmt: skip
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
 
@@ -101,27 +103,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: many tests wait for processes that they have started."""
     return layers.cores() + 1
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Import the test files in another order in each process that collects all of them, and collect no garbage
-    meanwhile: what is imported stays.
-
-    A file that one process has compiled to bytecode is only read by the others.
-    """
-    gc.disable()
-    try:
-        number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
-        if number and FOLDER in map(Path.absolute, map(Path, session.config.args)):
-            files = sorted(FOLDER.rglob("test_*.py"))
-            first = int(number) * len(files) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-            for file in files[first:] + files[:first]:
-                with suppress(Exception, pytest.skip.Exception):  # told when the file is collected
-                    importlib.import_module(".".join(file.relative_to(FOLDER.parent).with_suffix("").parts))
-        return (yield)
-    finally:
-        gc.enable()
 
 
 @pytest.hookimpl(hookwrapper=True)
