@@ -129,6 +129,7 @@ def test_without_a_compiler_it_is_told_unless_no_binary_is_wanted(
         raise ToolMissing("nvcc not found: set CUDA_HOME")
 
     monkeypatch.setattr("tsm2_tune.tuner.export.cubins.cuda_toolchain", missing)
+    monkeypatch.setattr("tsm2_tune.tuner.export.cubins.FOLDER", tmp_path)  # unpacking an archive takes a second
     database_of(tmp_path / "results.db", trial(source=kernel(configuration(), PROBLEM)))
     output = tmp_path / "best.py"
     done = run("export", "--db", str(tmp_path / "results.db"), "--format", "module", "--output", str(output), *chosen)

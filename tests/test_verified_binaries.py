@@ -34,7 +34,8 @@ def test_every_kernel_verified_in_full_has_its_binaries() -> None:
 
 @pytest.fixture
 def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a toolkit that compiles to FAKE_CODE, and make it the one that is used."""
+    """Return a toolkit that compiles to FAKE_CODE, and make it the one that is used. No archive is unpacked."""
+    monkeypatch.setattr(cubins, "FOLDER", tmp_path)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return fake_toolkit(tmp_path / "toolkit", fake_binary())
