@@ -320,7 +320,7 @@ def test_what_is_compiled_is_taken_before_what_is_not(eight: Model, monkeypatch:
     assert taken(pending.take_compiled()) == "slow0"
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.none() | st.floats(1.0, 1e4), min_size=40, max_size=40))
 def test_every_candidate_has_its_turn(times_us: list[float | None]) -> None:
     """Few of a far slower family are compiled before one is tried, once no other candidate remains."""
