@@ -47,7 +47,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-dist: $(VENV)/installed
+dist: $(VENV)/dist
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --sdist --wheel
 	$(BIN)/twine check --strict dist/*
@@ -67,10 +67,15 @@ $(VENV)/runtime: pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e .
 	@touch $@
 
-$(VENV)/installed: pyproject.toml | $(BIN)/python
-	@echo "installing what tests and linters need into $(VENV) (550 MB)"
+$(VENV)/dist: pyproject.toml | $(BIN)/python
+	@echo "installing what building the distributions needs into $(VENV) (70 MB)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check 'pip>=25.1'  # an older one knows no --group
 	@# Python compiles what is imported, in a third of the time that compiling all would take.
+	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check --group dist
+	@touch $@
+
+$(VENV)/installed: pyproject.toml $(VENV)/dist
+	@echo "installing what tests and linters need into $(VENV) (550 MB)"
 	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -e '.[$(EXTRAS)]' $(GROUPS:%=--group %)
 	@touch $(VENV)/runtime $@
 
