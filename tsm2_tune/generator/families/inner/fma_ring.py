@@ -7,15 +7,11 @@ copied in 16-byte vectors, each element once.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from math import lcm
 from typing import Annotated, Any, ClassVar
 
-from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import WARP_THREADS, WITHOUT_VECTORS, rule_of, vector_elements
 from tsm2_tune.generator.families.inner.kernel import Inner, InnerConfig, Splits
 from tsm2_tune.generator.problem import Problem
@@ -23,12 +19,9 @@ from tsm2_tune.generator.space.tunables import RingStages, ThreadColumns, Thread
 from tsm2_tune.generator.split_k import (
     CHUNKS_FOR_ALL,
     MULTIPROCESSORS,
-    SMALL_K,
     WIDE_SPLIT_RULES,
-    in_turns,
-    wide_splits,
 )
-from tsm2_tune.generator.tiles import covering, tile_rules
+from tsm2_tune.generator.tiles import tile_rules
 from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 THREADS = 256
@@ -52,18 +45,13 @@ LINES = {
     64: (8, 4, 2),
 }
 TILE = tuple(LINES)
-# Options of (stage_kib, stages), best first.
+# Options of (stage_kib, stages).
 RINGS = ((16, 3), (32, 2), (8, 4))
 SPLITS = (16, 40, *sorted({sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2)}))
 MIN_BLOCKS, MOST_REGISTERS = 2, 128  # blocks per multiprocessor, and the registers per thread that they leave
-MOST_SUM_REGISTERS = 64  # the most registers for a thread's sums with MIN_BLOCKS blocks per multiprocessor
 WHOLE_LANES = 4  # 8 or more k slices are rounded down to a multiple of this, so that a k tile is whole vectors
 MOST_LEFT = 8  # the most k slices whose sums a block adds up in the last step
 LOADED = 32  # registers of a thread for elements of A and B
-WAVEFRONT_BYTES = 128  # bytes of shared memory served per clock
-ISSUED = 128  # thread instructions that a multiprocessor issues per clock
-THIN, TILE_OF_OTHERS = 4, 16  # a C is thin if it is THIN times as long as wide, and at least TILE_OF_OTHERS long
-PARTS_TRIED = 3  # the most thread tiles to propose for each entry of RINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,43 +105,6 @@ def pitch(config: InnerFmaRingConfig, problem: Problem) -> int:
     """
     vector, products = vector_elements(problem), block_k(config, problem)
     return products + vector * (1 if products // vector % 2 == 0 else 2)
-
-
-def place(config: InnerFmaRingConfig, member: int) -> tuple[int, int]:
-    """Return the first row and the first column of C of thread `member` of a k slice, as in the CUDA source."""
-    down, across = config.block_m // config.rows, config.block_n // config.columns
-    if down % 2 or across % 2:
-        return member % down, member // down
-    square = member // 4
-    return square % (down // 2) * 2 + member % 2, square // (down // 2) * 2 + member // 2 % 2
-
-
-def wavefronts(places: Sequence[int], element_bytes: int) -> int:
-    """Return the clocks that shared memory needs for one read of a warp, in which lane i reads element `places[i]`.
-
-    Shared memory serves twice as many lanes per clock if lanes i and i ^ 1, or i and i ^ 2, read the same elements.
-    """
-    banks = WAVEFRONT_BYTES // element_bytes
-    shared = any(all(place == places[lane ^ by] for lane, place in enumerate(places)) for by in (1, 2))
-    lanes = banks * (2 if shared else 1)
-    groups = (set(places[first : first + lanes]) for first in range(0, len(places), lanes))
-    return sum(max(Counter(place % banks for place in group).values()) for group in groups)
-
-
-def clocks(config: InnerFmaRingConfig, problem: Problem) -> float:
-    """Return the estimated clocks for shared-memory reads and instruction issue, per product along k of a tile."""
-    members, teams, products = team(config), config.lanes_of_k, block_k(config, problem)
-    apart = products // teams if config.together else 1
-    of_lanes = [min(lane // members, teams - 1) * apart for lane in range(WARP_THREADS)]
-    lines = [place(config, lane % members) for lane in range(WARP_THREADS)]
-    read = 0
-    for which, (of_thread, extent) in enumerate(((config.rows, problem.m), (config.columns, problem.n))):
-        is_along_k = problem.contiguous[which] == "k"
-        across, along = (pitch(config, problem), 1) if is_along_k else (1, extent)
-        places = [line[which] * across + product * along for line, product in zip(lines, of_lanes, strict=True)]
-        read += of_thread * wavefronts(places, problem.dtype.element_bytes)
-    instructions = config.rows * config.columns * problem.dtype.parts**2 + config.rows + config.columns
-    return members * (read / WARP_THREADS + instructions / ISSUED)
 
 
 def parts_of(tile: tuple[int, int]) -> list[tuple[int, int]]:
@@ -235,49 +186,6 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
             (rows, columns, products),
             (2 * rows, 2 * columns, products + 4),
         )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerFmaRingConfig, ...]:
-        """Return configurations with one tile for all of C and thread tiles that need few clocks; none for others."""
-        if max(problem.m, problem.n) > TILE[-1] or self._is_for_others(problem):
-            return ()
-        along_a, along_b, _ = problem.contiguous
-        op = ("t" if along_a == "k" else "n") + ("n" if along_b == "k" else "t")
-        every = in_turns(self._by_ring(replace(problem, k=1, op=op)))
-        return tuple(replace(config, splits=self._splits(config, problem, limits)) for config in every)
-
-    @cache  # noqa: B019, since a family lives as long as the program
-    def _by_ring(self, alike: Problem) -> list[list[InnerFmaRingConfig]]:
-        """Return what to try first for each entry of RINGS, best first, for any k and any layout of C."""
-        tile = covering(TILE, alike.m), covering(TILE, alike.n)
-        parts = [part for part in parts_of(tile) if part[0] * part[1] * alike.dtype.registers <= MOST_SUM_REGISTERS]
-
-        def clocks_of(config: InnerFmaRingConfig) -> float:
-            return clocks(config, alike)
-
-        def least_busy(part: tuple[int, int], ring: tuple[int, int]) -> InnerFmaRingConfig:
-            return min(
-                (InnerFmaRingConfig(THREADS, *tile, *part, together, *ring, 1) for together in (0, 1)), key=clocks_of
-            )
-
-        return [sorted((least_busy(part, ring) for part in parts), key=clocks_of)[:PARTS_TRIED] for ring in RINGS]
-
-    @staticmethod
-    def _is_for_others(problem: Problem) -> bool:
-        """Return whether other families are faster: for whole vectors, powers of two, and a C that is not thin."""
-        lines = (problem.stored[name][0] * problem.dtype.element_bytes % VECTOR_BYTES for name in "AB")
-        extents = sorted((problem.m, problem.n))
-        is_thin = extents[1] >= max(THIN * extents[0], TILE_OF_OTHERS)
-        return not (any(lines) or any(extent & (extent - 1) for extent in extents) or is_thin)
-
-    @staticmethod
-    def _splits(config: InnerFmaRingConfig, problem: Problem, limits: DeviceLimits) -> int:
-        """Return the splits: two blocks per multiprocessor, or one for a small k, or fewer for few k tiles."""
-        chunks = -(-problem.k // block_k(config, problem))
-        for blocks in (2, 1) if problem.k > SMALL_K else (1,):
-            splits = wide_splits(limits, blocks)
-            if splits in SPLITS and splits * (config.stages if blocks > 1 else 1) <= chunks:
-                return splits
-        return max((splits for splits in SPLITS if splits <= min(chunks, limits.sms)), default=SPLITS[0])
 
     def context(self, config: InnerFmaRingConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {

@@ -8,12 +8,9 @@ one tile of C in shared memory. The kernel chooses the number of rows of a tile 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
-from math import hypot
 from typing import Annotated, ClassVar
 
 from tsm2_tune.generator.config import Periods, Resources
-from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import WARP_THREADS, rule_of, vector_elements
 from tsm2_tune.generator.families.resident_b.kernel import (
     PERSISTENT_RULES,
@@ -24,7 +21,7 @@ from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.rules import covering_rule
 from tsm2_tune.generator.space.tunables import Tunable
-from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, in_turns, wide_splits
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS
 from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
 ROWS = (1, 2, 4)
@@ -34,14 +31,6 @@ MOST_EXTENT = 64  # the largest n and k; above it, the families for larger produ
 MOST_SUMS = 32  # the most registers for a lane's sums: with more, 16 warps per multiprocessor spill
 MOST_REGISTERS = 128  # the registers of a thread if a multiprocessor holds 16 warps
 COPY_REGISTERS = 60  # registers for the addresses of copies
-# A model of one multiprocessor, to compare configurations.
-SCHEDULERS, BUSY_SCHEDULERS = 4, 2.5  # warp schedulers, and the mean number of them that issue in a clock
-BYTES_PER_CLOCK = 18.0  # device-memory bandwidth per multiprocessor of an H200
-ITEM_INSTRUCTIONS = 60  # of a warp for a strip and a group of columns, without multiplying and storing
-COPIED_BYTES = 50.0  # per instruction of a warp, of A to shared memory and of C from shared memory
-PROPOSED = 12  # the most configurations to propose
-# (threads, smem_kb, blocks per multiprocessor) of the proposals.
-MEMORY = ((128, 55, 4), (256, 112, 2), (128, 74, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,26 +86,6 @@ def _longest(config: ResidentBFmaRingConfig, problem: Problem) -> int:
     left = config.smem_kb * 1024 // problem.dtype.element_bytes - strip(config) * pitch(n, problem)
     most = left // (strip(config) + n)  # without the padding of A's rows
     return next(k for k in range(most, 0, -1) if most_strips(config, problem, n=n, k=k, places=1))
-
-
-def _clocks(config: ResidentBFmaRingConfig, problem: Problem, sms: int) -> float:
-    """Return the clocks that the problem takes, estimated from instruction issue and memory traffic.
-
-    A work item is one strip of a tile and one group of columns of C. The warps of a block share the items.
-    """
-    width, parts, doubles = vector_elements(problem), problem.dtype.parts, problem.dtype.component.element_bytes // 4
-    warps, groups = config.threads // WARP_THREADS, -(-problem.n // config.columns)
-    products = config.rows * (config.columns * parts * parts * doubles + 1) + config.columns // width + 1
-    item = problem.k * products + config.rows * config.columns + ITEM_INSTRUCTIONS
-    share = -(-problem.m // (strip(config) * config.splits))  # strips per block
-    strips = min(_tiles(config, problem)[1], share)
-    items = strips * groups
-    turns = max(items / BUSY_SCHEDULERS, -(-items // warps) * warps / SCHEDULERS)
-    row_bytes = (problem.n + problem.k) * problem.dtype.element_bytes
-    blocks = max(config.splits // sms, 1)
-    copies = row_bytes * strip(config) / COPIED_BYTES / BUSY_SCHEDULERS
-    issue = share * blocks * (turns * item / strips + copies)
-    return hypot(issue, share * strip(config) * blocks * row_bytes / BYTES_PER_CLOCK)
 
 
 def is_odd(problem: Problem) -> bool:
@@ -216,23 +185,3 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
             (37, 2 * columns + 1, longest + 3),  # n and k are too large for shared memory
             (high, columns, 2 * ((longest - 1) // even * even) + 1),  # only the last part of k has padded rows
         )
-
-    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBFmaRingConfig, ...]:
-        """Return what fills shared memory and has the least estimated time; none if other families are faster."""
-        if not is_odd(problem):
-            return ()
-
-        def clocks(config: ResidentBFmaRingConfig) -> float:
-            return _clocks(config, problem, limits.sms)
-
-        lists = []
-        for threads, smem_kb, blocks in MEMORY:
-            every = (
-                ResidentBFmaRingConfig(threads, rows, columns, stages, smem_kb, wide_splits(limits, blocks))
-                for stages, rows, columns in product(STAGES[1::-1], ROWS, COLUMNS)
-                if rows * columns * problem.dtype.sum.registers <= MOST_SUMS
-            )
-            fitting = (c for c in every if c.columns % vector_elements(problem) == 0 and _has_room(c, problem))
-            lists.append(sorted(fitting, key=clocks))
-        by_first = sorted((configs for configs in lists if configs), key=lambda configs: clocks(configs[0]))
-        return in_turns(by_first)[:PROPOSED]
