@@ -38,7 +38,6 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.dtypes import FMA_DTYPES
-from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import search_space
@@ -79,8 +78,8 @@ def problems() -> Iterator[tuple[str, Problem]]:
 
 def tried_first(table: str, problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
     """Return first choices, best first: of the family `gemm` for the stencil's table, else of the staged families."""
-    families = (FAMILIES[name] for name in (("gemm",) if table == STENCIL else STAGED))
-    return first_choices(families, problem, limits, candidate_times_us)
+    families = ("gemm",) if table == STENCIL else STAGED
+    return first_choices(search_space(problem, limits, families=families), candidate_times_us)
 
 
 def times_us(contest: Contest, problem: Problem, configs: Sequence[KernelConfig]) -> dict[KernelConfig, float]:
@@ -141,8 +140,8 @@ def measure_variants(contest: Contest, result: ResultFile, end: float) -> None:
     limits = contest.target.limits
     for dtype, op in until(end, product(FMA_DTYPES, PAPER_OPS), result):
         problem = Problem(VARIANTS_SIZE, VARIANTS_SIZE, VARIANTS_SIZE, dtype, op)
-        kept = search_space(problem, limits, families=["gemm"]).kept
-        first = first_choices([FAMILIES["gemm"]], problem, limits, candidate_times_us)
+        space = search_space(problem, limits, families=["gemm"])
+        kept, first = space.kept, first_choices(space, candidate_times_us)
         places = random.Random(0).sample(range(len(kept)), min(VARIANTS, len(kept)))
         configs = tuple(dict.fromkeys((*first, *(kept[place].config for place in places))))
         compile_all(((problem, config) for config in configs), contest.target)

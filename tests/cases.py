@@ -10,15 +10,12 @@ from pathlib import Path
 from tests.spelling import spelt
 from tests.stencil_kernels import STENCILS
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.dtypes import DTYPES, FMA_DTYPES
+from tsm2_tune.generator.dtypes import DTYPES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import unfit
-from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
 PATH = Path(__file__).with_name("cases.txt")
 
@@ -84,15 +81,11 @@ CASES += [
 FIRST_OF = {(config.family, case.dtype_name): (config, case) for config, case in reversed(CASES)}
 CASES += [(later, case) for config, case in FIRST_OF.values() for later in family_named(config.family).later(config)]
 CASES += STENCILS
-# Families and problems whose C is large both ways, in each case of BLAS: of many tiles in two bands, and of a few.
+# Kernels where C is large both ways, in each case that BLAS has: of many tiles in two bands, and of a few.
 GENERAL = [
-    (name, problem)
-    for dtype in FMA_DTYPES
-    for ops in product("ntc" if DTYPES[dtype].is_complex else "nt", repeat=2)
-    for shape in ((2611, 1937, 333), (515, 509, 517))
-    for problem in (Problem(*shape, dtype, "".join(ops)),)
-    for name in ("staged_dmma", "staged_f32_dmma", "staged_complex_dmma")
-    if family_named(name).supports(problem)
+    (config, replace(problem, op="".join(ops)))
+    for config, problem in with_problems("general")
+    for ops in product("ntc" if problem.dtype.is_complex else "nt", repeat=2)
 ]
 PAST_INT = with_problems("past 31 bits")
 PAST_UNSIGNED = with_problems("past 32 bits")
@@ -100,11 +93,6 @@ F32 = Problem(4096, 8, 4096, "f32")
 OPS = ("nn", "ntt", "tn", "ttt")
 CONJUGATING = ("cn", "jtt", "nc")
 OF_ITSELF = ("tx", "nxt")  # a matrix times itself, which is as high as it is wide
-
-
-def first_choice(family: str, problem: Problem) -> KernelConfig:
-    """Return the configuration of the family that a search on an H200 tries first."""
-    return first_choices([family_named(family)], problem, PROFILES["h200"], candidate_times_us)[0]
 
 
 def every_source() -> list[KernelSource]:

@@ -154,9 +154,10 @@ def test_what_won_on_an_h200_is_kept_in_every_storage_order(dtype: str, op: str)
     family = family_named("minplus" if dtype.startswith("minplus") else "gemm")
     size = SHAPES.get(dtype, 4096)
     problem = Problem(size, size, size, dtype, op)
-    kept = search_space(problem, PROFILES["h200"], families=[family.name]).kept
+    space = search_space(problem, PROFILES["h200"], families=[family.name])
+    kept = space.kept
     assert 100 <= len(kept) < 2000 or family.name == "minplus"
-    proposals = first_choices([family], problem, PROFILES["h200"], candidate_times_us)
+    proposals = first_choices(space, candidate_times_us)
     assert len(proposals) > (family.name == "minplus")
     assert set(proposals) <= {candidate.config for candidate in kept}
 

@@ -15,15 +15,15 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.dtypes import DTYPES
-from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space import seeds as module
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.nearest import Kernels, preferred
 from tsm2_tune.generator.space.order import first_and_rest, ordered
-from tsm2_tune.generator.space.rescale import adapted, divided
 from tsm2_tune.generator.space.rules import HARDWARE_RULES
 from tsm2_tune.generator.space.seed_table import FILE, Choice, Measured, distance, lines_of, measured, read_line
 from tsm2_tune.generator.space.seeds import first_choices, packaged
@@ -36,12 +36,17 @@ from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.stored_seeds import stored_seeds
 
 H200 = PROFILES["h200"]
-SEARCHED = [family for family in FAMILIES.values() if not family.only_by_name]
 R = Problem(20480, 16, 20480, "f32")
 LINE = (
     "h200 f32 nn 20480 16 20480 staged_f32_dmma:threads=128,ring_threads=128,block=128x16x32,stages=2,copy=registers,"
     "splits=396,min_blocks=3,warp=32x16@377.2"
 )
+
+
+def choices(problem: Problem, *families: str, card: str = "h200", near: Any = None) -> tuple[KernelConfig, ...]:
+    """The first choices of these families, or of all, for the problem."""
+    space = search_space(problem, PROFILES[card], families=families)
+    return first_choices(space, candidate_times_us, near)
 
 
 @pytest.fixture
@@ -97,15 +102,15 @@ def test_what_is_measured_comes_first() -> None:
     for text in ("20480x16x20480:f32", "16x16x10000000:f64:tn", "10000000x8x8:c64:ttt", "32x32x10000000:f32:tx"):
         problem = Problem.parse(text)
         (known,) = (one for one in measured(problem.dtype_name) if (one.limits, one.problem) == (H200, problem))
-        assert known.choices[0].config in first_choices(SEARCHED, problem, H200, candidate_times_us)[:5]
+        assert known.choices[0].config in choices(problem)[:5]
 
 
 def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
     table.append(read_line(LINE))
-    family = [family_named("staged_f32_dmma")]
-    assert first_choices(family, R, H200, candidate_times_us)
-    assert not first_choices(family, R, H200, candidate_times_us, packaged(R, H200, without=R))
-    assert first_choices(family, R, H200, candidate_times_us, packaged(R, H200, without=replace(R, k=10240)))
+    family = "staged_f32_dmma"
+    assert choices(R, family)
+    assert not choices(R, family, near=packaged(R, H200, without=R))
+    assert choices(R, family, near=packaged(R, H200, without=replace(R, k=10240)))
 
 
 def test_the_nearest_counts_most(table: list[Measured]) -> None:
@@ -115,7 +120,7 @@ def test_the_nearest_counts_most(table: list[Measured]) -> None:
         problem = Problem(m, 8, 20000, "f32")
         us = 2 * float(candidate_times_us([Candidate(family, config, problem, H200, Guidelines())])[0])
         table.append(Measured(H200, problem, (Choice(config, us),)))
-    found = first_choices([family], Problem(20480, 8, 20480, "f32"), H200, candidate_times_us)
+    found = choices(Problem(20480, 8, 20480, "f32"), family.name)
     stages_in_order = [one.tunables["stages"] for one in found]
     assert stages_in_order[0] == 4
     assert 2 in stages_in_order
@@ -132,7 +137,7 @@ def test_distances_are_of_what_matters() -> None:
 
 
 def test_a_type_that_was_not_measured_is_served_by_one_alike() -> None:
-    assert first_choices([family_named("inner_fma")], Problem(2, 2, 10**7, "tf32", "tn"), H200, candidate_times_us)
+    assert choices(Problem(2, 2, 10**7, "tf32", "tn"), "inner_fma")
     for name in ("bf16", "f16"):
         assert {one.problem.dtype_name for one in measured(name)} == {"bf16", "f16"}
 
@@ -141,7 +146,7 @@ def test_a_type_that_was_not_measured_is_served_by_one_alike() -> None:
 def test_another_card_goes_by_the_model(card: str) -> None:
     """Each kernel's first choice of splits by its predicted time; none that the card cannot hold."""
     limits, problem = PROFILES[card], Problem(21000, 8, 21000, "f32")
-    found, first = first_choices(SEARCHED, problem, limits, candidate_times_us), dict[str, float]()
+    found, first = choices(problem, card=card), dict[str, float]()
     assert found
     for config in found:
         family = family_named(config.family)
@@ -153,20 +158,24 @@ def test_another_card_goes_by_the_model(card: str) -> None:
     assert list(first.values()) == pytest.approx(sorted(first.values()), rel=0.01)
 
 
+def launches(text: str, problem: str, card: str = "h200") -> list[KernelConfig]:
+    """The launches to try first of the kernel that is nearest to a measured one."""
+    config = spelt(text)
+    kept = search_space(Problem.parse(problem), PROFILES[card], families=[config.family]).kept
+    nearest, _ = Kernels(kept).nearest(config, candidate_times_us)
+    return [one.config for one in preferred(nearest, config)]
+
+
 def test_tiles_are_cut_where_the_problem_is_smaller() -> None:
-    config = spelt(
-        "staged_complex_dmma:threads=128,ring_threads=128,block=32x32x32,stages=3,copy=ca,splits=264,warp=16x32"
+    cut = launches(
+        "staged_complex_dmma:threads=128,ring_threads=128,block=32x32x32,stages=3,copy=ca,splits=264,warp=16x32",
+        "32x16x1000000:c64:cn",
     )
-    problem = Problem(32, 16, 10**6, "c64", "cn")
-    cut = adapted(family_named("staged_complex_dmma"), config, problem, H200)
     assert {(one.tunables["block_m"], one.tunables["block_n"]) for one in cut} == {(32, 16)}
     assert {one.tunables["octets"] for one in cut} == {2}  # with four, a warp's tile would be wider
 
 
 INNER = "inner_fma:threads=256,block=2x2,thread=2x2x4,stages=1,splits=264"
-STAGED = (
-    "staged_f32_dmma:threads=128,ring_threads=128,block=32x32x32,stages=3,copy=ca,splits=396,min_blocks=3,warp=32x32"
-)
 ROW_TILES = "resident_b_fma:threads=128,vector_bytes=8,columns=8,prefetch=8,row_tiles=4"
 
 
@@ -176,17 +185,14 @@ ROW_TILES = "resident_b_fma:threads=128,vector_bytes=8,columns=8,prefetch=8,row_
         (INNER, "2x2x100000000:f32:tn", "h200", [264, 132]),
         (INNER, "2x2x10000:f32:tn", "h200", [16]),
         (INNER, "2x2x100000000:f32:tn", "a100", [216, 108]),
-        (STAGED, "32x32x10000:f32:tn", "h200", [132]),
         (ROW_TILES, "1000000x8x8:f32", "h200", [4, 2, 1]),
     ],
 )
 def test_divisions_are_those_of_the_shape_and_the_card(
     text: str, problem: str, card: str, divisions: list[int]
 ) -> None:
-    config = spelt(text)
-    found = divided(family_named(config.family), config, Problem.parse(problem), PROFILES[card])
-    name = "row_tiles" if config.family == "resident_b_fma" else "splits"
-    assert [one.tunables[name] for one in found][: len(divisions)] == divisions
+    name = "row_tiles" if text == ROW_TILES else "splits"
+    assert [one.tunables[name] for one in launches(text, problem, card)][: len(divisions)] == divisions
 
 
 HERE = Problem(20480, 16, 20480, "f32")

@@ -16,6 +16,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.staged import StagedDmmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seeds import first_choices
+from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Outcome
 
@@ -54,7 +55,7 @@ def test_products_of_many_tiles_and_of_panels_are_right(
 @pytest.mark.parametrize("dtype", FMA_DTYPES)
 def test_first_choices_are_probed_in_several_bands_and_fill_them(dtype: str) -> None:
     problem, family = Problem(4096, 4096, 4096, dtype), family_named(SPLIT_DMMA[dtype].family)
-    found = first_choices([family], problem, PROFILES["h200"], candidate_times_us)
+    found = first_choices(search_space(problem, PROFILES["h200"], families=[family.name]), candidate_times_us)
     assert len(found) > 2
     for config in found:
         down, across = int(config.tunables["block_m"]), int(config.tunables["block_n"])
@@ -62,7 +63,7 @@ def test_first_choices_are_probed_in_several_bands_and_fill_them(dtype: str) -> 
         assert any(m > band_rows and n > across for m, n, _ in family.probe_shapes(config, problem)), config.text
     if dtype != "c64":  # of few tiles each block has one first, so that none waits or adds partial sums
         problem = Problem(512, 512, 512, dtype)
-        first = first_choices([family], problem, PROFILES["h200"], candidate_times_us)[0]
+        first = first_choices(search_space(problem, PROFILES["h200"], families=[family.name]), candidate_times_us)[0]
         tiles, splits = family.launch(first, problem).tiles(512, 512), int(first.tunables["splits"])
         assert 0.9 * splits < tiles <= splits
 
@@ -70,12 +71,8 @@ def test_first_choices_are_probed_in_several_bands_and_fill_them(dtype: str) -> 
 @pytest.mark.parametrize("op", ["nn", "ttt"])
 def test_with_a_short_k_nearly_every_block_has_a_whole_tile(try_kernel: TryKernel, op: str) -> None:
     problem, config = Problem(954, 29, 300, "f64", op), replace(PANELS, splits=16)
-    family = family_named("staged_dmma")
-    assert family.has_whole_tiles(config, problem)  # type: ignore[attr-defined]
     assert try_kernel(config, problem, crash_where_sums_meet, False).outcome is Outcome.OK
-    fewer = replace(problem, m=800)
-    assert not family.has_whole_tiles(config, fewer)  # type: ignore[attr-defined]
-    assert try_kernel(config, fewer, crash_where_sums_meet, False).outcome is Outcome.CRASHED
+    assert try_kernel(config, replace(problem, m=800), crash_where_sums_meet, False).outcome is Outcome.CRASHED
 
 
 def crash_where_sums_meet(text: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.cases import CASES, GENERAL, PAST_INT, PAST_UNSIGNED, first_choice
+from tests.cases import CASES, GENERAL, PAST_INT, PAST_UNSIGNED
 from tests.conftest import compiled
 from tests.on_gpu import ON_GPU, loaded_kernel, verdict
 from tsm2_tune.generator.config import KernelConfig
@@ -82,11 +82,11 @@ def test_a_kernel_that_an_exported_module_compiles_is_right(
     assert found.correct, found.detail
 
 
-@pytest.mark.parametrize(("family", "problem"), GENERAL, ids=lambda one: getattr(one, "text", one))
+@pytest.mark.parametrize(("config", "problem"), GENERAL, ids=lambda one: one.text)
 def test_a_large_c_is_right_and_has_the_same_bits_in_every_run(
-    gpu: CudaDevice, target: Target, gpu_support: bytes, family: str, problem: Problem
+    gpu: CudaDevice, target: Target, gpu_support: bytes, config: KernelConfig, problem: Problem
 ) -> None:
-    with loaded_kernel(gpu, target, gpu_support, first_choice(family, problem), problem) as loaded:
+    with loaded_kernel(gpu, target, gpu_support, config, problem) as loaded:
         found = verify(gpu, loaded.operands, loaded, seed=11)
         assert found.correct, found.detail
         assert len(results_of(gpu, loaded, runs=10)) == 1

@@ -13,7 +13,7 @@ from dataclasses import replace
 import click
 
 from benchmarks.versus_cublas import part_of
-from tests.cases import CASES, GENERAL, first_choice
+from tests.cases import CASES, GENERAL
 from tests.conftest import compiled
 from tsm2_tune.api.parse import family_names
 from tsm2_tune.commands.errors import Command
@@ -87,8 +87,7 @@ def main(part: str, family: str | None, batches: bool) -> None:
     gpu = CudaDevice(0, code)
     supports: dict[str, Support] = {}
     wrong = 0
-    general = ((first_choice(family, problem), problem) for family, problem in GENERAL)
-    cases = [one for one in (*CASES, *general) if one[0].family in (chosen or (one[0].family,))]
+    cases = [one for one in (*CASES, *GENERAL) if one[0].family in (chosen or (one[0].family,))]
     for config, case in cases[first - 1 :: step]:
         if case.dtype_name not in supports:
             supports[case.dtype_name] = Support(gpu, code, case.dtype_name)

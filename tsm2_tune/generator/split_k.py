@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -11,8 +10,7 @@ from tsm2_tune.generator.config import FLAT_SPLITS, KernelConfig, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate, Design, tunable
-from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 
 # Either a kernel divides k into split-k slices, or each block computes several row tiles of C, but not both.
@@ -154,28 +152,6 @@ def splits_to_prefer(
     return sorted((splits for splits in options if splits <= most), key=time)[:PREFERRED_SPLITS]
 
 
-def with_splits(family: Design, variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-    """Return each variant with the numbers of splits that suit it best.
-
-    In the result, every variant with its best number comes first, then every variant with its second best number, and
-    so on. The given variants must not split k.
-    """
-    return in_turns(
-        [
-            replace(variant, splits=splits)  # type: ignore[call-arg]
-            for splits in splits_to_prefer(
-                limits,
-                problem,
-                resources=family.resources(variant, problem),
-                min_blocks=int(variant.tunables["min_blocks"]),
-                tiles=family.launch(variant, problem).tiles(problem.m, problem.n),
-                prefetch=int(variant.tunables["prefetch"]),
-            )
-        ]
-        for variant in variants
-    )
-
-
 def _share(candidate: Candidate) -> int:
     return candidate.problem.k // tunable(candidate, "splits")
 
@@ -235,14 +211,6 @@ WIDE_SPLIT_RULES = (
     ),
     ONE_WAVE,
 )
-
-
-def in_one_wave(family: Design, config: C, problem: Problem, limits: DeviceLimits) -> C:
-    """Return the configuration, with fewer splits if not all of its blocks would be resident at once."""
-    most = int(config.tunables["splits"])
-    options = (splits for splits in reversed(SPLITS_OF_GRIDS) if splits <= most)
-    every = (replace(config, splits=splits) for splits in options)  # type: ignore[call-arg]
-    return next(c for c in every if ONE_WAVE.keeps(Candidate(family, c, problem, limits, Guidelines())))
 
 
 def _chunks_for_all(candidate: Candidate) -> bool:

@@ -21,6 +21,7 @@ from tsm2_tune.generator.space.candidate import Candidate, Predictor
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.order import MOST_PREDICTED
 from tsm2_tune.generator.space.seeds import first_choices
+from tsm2_tune.generator.space.space import search_space
 
 KERNELS_OF_A_SHAPE = 2  # kernels exported for an intermediate shape
 MOST_SHAPES = 48  # the most intermediate shapes of one element type and op
@@ -77,9 +78,8 @@ def kernels_between(
 
 
 def _first_choices(problem: Problem, limits: DeviceLimits, predict: Predictor) -> list[KernelConfig]:
-    families = [one for one in FAMILIES.values() if not one.only_by_name]
     kernels: dict[str, KernelConfig] = {}
-    for config in first_choices(families, problem, limits, predict):
+    for config in first_choices(search_space(problem, limits), predict):
         kernels.setdefault(config.kernel_text, config)
     chosen = list(kernels.values())[:KERNELS_OF_A_SHAPE]
     times_us = predict([Candidate(FAMILIES[one.family], one, problem, limits, Guidelines()) for one in chosen])

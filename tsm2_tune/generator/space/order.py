@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.space.candidate import Candidate, Predictor
 from tsm2_tune.generator.space.columnar import Chosen, Joined, places
 from tsm2_tune.generator.space.seed_table import Measured
@@ -36,7 +35,7 @@ def first_and_rest(
     `first_choices`. If several families are searched, a first choice moves to the second sequence if its predicted
     time exceeds MOST_PREDICTED times the least predicted time of all candidates.
     """
-    preferred = first_choices(map(family_named, space.families), space.problem, space.limits, predict, near)
+    preferred = first_choices(space, predict, near)
     index = places(space.kept, frozenset(preferred))
     times_us = predict(space.kept)
     most_us = np.inf if len(space.families) == 1 else MOST_PREDICTED * float(times_us.min(initial=np.inf))

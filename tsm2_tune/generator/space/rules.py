@@ -16,18 +16,6 @@ RESOURCES = "resources"  # in `Rule.of`: all tunables that determine a block's r
 REGISTERS_SPARED = 1.15  # estimated registers of a kernel, over the least with which its inner loop does not spill
 
 
-@dataclass(frozen=True, slots=True)
-class Covering:
-    """The options of a tile size. The smallest option that is at least `extent` is the largest useful one."""
-
-    tunable: str
-    options: tuple[int, ...]
-    extent: Callable[[Problem], int]
-
-    def largest_useful(self, problem: Problem) -> int:
-        return _covering(self.options, self.extent(problem))
-
-
 @lru_cache  # hundreds of thousands of candidates share a problem
 def _covering(options: tuple[int, ...], wanted: int) -> int:
     return min((option for option in options if option >= wanted), default=max(options))
@@ -43,7 +31,6 @@ class Rule:
     because: str  # the reason, in one sentence
     keeps: Callable[[Candidate], bool]  # returns false for a configuration that the rule drops
     of: tuple[str, ...] | None = None  # the tunables that `keeps` reads, or RESOURCES; None: perhaps all
-    covering: Covering | None = None  # the tile sizes that the rule compares, if `covering_rule` made it
 
 
 def covering_rule(
@@ -53,13 +40,14 @@ def covering_rule(
 
     An option covers the extent if it is at least the extent, and at least `least(problem)`.
     """
-    covering = Covering(tunable, tuple(options), lambda problem: max(getattr(problem, extent), least(problem)))
+    sizes = tuple(options)
 
     def keeps(candidate: Candidate) -> bool:
-        return int(getattr(candidate.config, tunable)) <= covering.largest_useful(candidate.problem)
+        wanted = max(getattr(candidate.problem, extent), least(candidate.problem))
+        return int(getattr(candidate.config, tunable)) <= _covering(sizes, wanted)
 
     because = f"a smaller {tunable} already covers {extent}, so a larger one only adds idle threads or zeros"
-    return Rule(f"{tunable}-within-{extent}", "shape", because, keeps, (tunable,), covering)
+    return Rule(f"{tunable}-within-{extent}", "shape", because, keeps, (tunable,))
 
 
 def rows_within_m(*of: str, **smallest: int) -> Rule:

@@ -2,36 +2,36 @@
 
 Configurations that were measured for the problem itself come first. The others are ordered by a product: the
 predicted time for the new problem, the ratio of measured to predicted time for the similar problem, a penalty for the
-distance between the two problems, and a penalty for each further division of one kernel. Times of another kind of GPU
-give no ratio and no penalty for the distance. Some families propose first choices by a formula instead. Then the
-similar problems only correct the predicted times.
+distances between the two problems and between the two kernels, and a penalty for each further launch of one kernel.
+Times of another kind of GPU give no ratio and no penalty for the distance of the problems. Some families propose
+first choices by a formula instead. Then the similar problems only correct the predicted times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from heapq import nsmallest
 from math import exp
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import has_f64_tensor_cores
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, Predictor
+from tsm2_tune.generator.space.columnar import Rows, parts_of, places
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.generator.space.rescale import adapted
-from tsm2_tune.generator.space.rules import HARDWARE_RULES
+from tsm2_tune.generator.space.nearest import Kernels, preferred
 from tsm2_tune.generator.space.seed_table import Choice, Measured, distance, measured
-from tsm2_tune.generator.split_k import ONE_WAVE, in_one_wave
+from tsm2_tune.generator.space.space import SearchSpace
 
 NEIGHBOURS = 24  # similar measured problems that are used
 MOST_CHOICES = 32
-MOST_DIVISIONS = 3  # variants of a kernel in splits of k or row tiles
+MOST_DIVISIONS = 3  # launches of a kernel, with other splits or row tiles
 UNCERTAIN = 0.2  # the penalty is exp(UNCERTAIN * distance)
 LATER = 0.2  # penalty of each further variant of a kernel, as a share of the time: first choices should be varied
 UNKNOWN = 2.0  # distance assumed for a proposal without a similar measurement
@@ -40,20 +40,16 @@ WITHOUT_TENSOR_CORES = {"f64": "f32", "c128": "c64"}
 
 
 def first_choices(
-    families: Iterable[Family[Any]],
-    problem: Problem,
-    limits: DeviceLimits,
-    predict: Predictor,
-    near: Iterable[Measured] | None = None,
+    space: SearchSpace, predict: Predictor, near: Iterable[Measured] | None = None
 ) -> tuple[KernelConfig, ...]:
-    """Return the configurations that a search of these families should try first, best first.
+    """Return the configurations of the space that a search should try first, best first.
 
-    The configurations fulfil the rules of their families and of the hardware. Configurations measured for this
-    problem come first. `near` contains the measured problems to use; None means the measured problems in the package.
+    Configurations measured for the space's problem come first. `near` contains the measured problems to use; None
+    means the measured problems in the package.
     """
-    supporting = {family.name: family for family in families if family.supports(problem)}
-    nearest = _neighbours(supporting, problem, packaged(problem, limits) if near is None else near)
-    seeds = [seed for seed in _seeds(supporting, problem, limits, nearest) if seed.variants]
+    problem, limits = space.problem, space.limits
+    nearest = _neighbours(space.families, problem, packaged(problem, limits) if near is None else near)
+    seeds = [seed for seed in _seeds(space, predict, nearest) if seed.variants]
     firsts = [seed.variants[0] for seed in seeds]
     own_us, similar_us = np.split(predict([*firsts, *(seed.similar or seed.variants[0] for seed in seeds)]), 2)
     times: dict[KernelConfig, float] = {}
@@ -62,7 +58,9 @@ def first_choices(
         for place, variant in enumerate(seed.variants):
             later_us = us * (1 + LATER * place)
             times[variant.config] = min(later_us, times.get(variant.config, later_us))
-    here = [choice.config for _, one, choice in nearest if one.problem == problem and choice.config in times]
+    measured_here = [choice.config for _, one, choice in nearest if one.problem == problem]
+    kept = places(space.kept, frozenset(measured_here)) if measured_here else {}
+    here = [config for config in measured_here if config in kept]
     return tuple(dict.fromkeys((*here, *sorted(times, key=times.__getitem__))))[:MOST_CHOICES]
 
 
@@ -76,33 +74,51 @@ class _Seed(NamedTuple):
 
 
 def _seeds(
-    families: Mapping[str, Family[Any]],
-    problem: Problem,
-    limits: DeviceLimits,
-    nearest: Iterable[tuple[float, Measured, Choice]],
+    space: SearchSpace, predict: Predictor, nearest: Iterable[tuple[float, Measured, Choice]]
 ) -> Iterator[_Seed]:
     """Yield a seed for each measured kernel in `nearest`, then one for each family that proposes configurations."""
-    proposed = {
-        name: _kept(family, family.proposals(problem, limits), problem, limits)
-        for name, family in families.items()
-        if family.proposes
-    }
+    parts = [part for _, part in parts_of(space.kept) if not isinstance(part, Rows)]
+    kept = {part[0].config.family: part for part in parts}
+
+    @cache
+    def kernels(name: str) -> Kernels | None:
+        return Kernels(kept[name]) if name in kept else None
 
     @cache  # several measured problems have the same configuration
-    def variants(config: KernelConfig) -> Sequence[Candidate]:
-        family = families[config.family]
-        return _kept(family, adapted(family, config, problem, limits), problem, limits)[:MOST_DIVISIONS]
+    def variants(config: KernelConfig) -> tuple[Sequence[Candidate], float]:
+        """Return the variants of the nearest kernel in the space, best first, and the distance of this kernel."""
+        config = family_named(config.family).specialized(config, space.problem)
+        among = kernels(config.family)
+        launches, away = among.nearest(config, predict) if among else ([], 0.0)
+        return (preferred(launches, config)[:MOST_DIVISIONS] if launches else (), away)
 
+    proposed = {
+        name: _proposed(space, family_named(name).proposals(space.problem, space.limits), variants)
+        for name in space.families
+        if family_named(name).proposes
+    }
     for away, one, choice in nearest:
         config = choice.config
-        found = proposed[config.family] if config.family in proposed else variants(config)
-        if limits.compute_capability == one.limits.compute_capability:
-            similar = Candidate(families[config.family], config, one.problem, one.limits, Guidelines())
-            yield _Seed(found, exp(UNCERTAIN * away), similar, choice.us)
+        found, farther = (proposed[config.family], 0.0) if config.family in proposed else variants(config)
+        if space.limits.compute_capability == one.limits.compute_capability:
+            similar = Candidate(family_named(config.family), config, one.problem, one.limits, Guidelines())
+            yield _Seed(found, exp(UNCERTAIN * (away + farther)), similar, choice.us)
         else:
-            yield _Seed(found, 1.0)
+            yield _Seed(found, exp(UNCERTAIN * farther))
     for found in proposed.values():
         yield _Seed(found, exp(UNCERTAIN * UNKNOWN))
+
+
+def _proposed(
+    space: SearchSpace,
+    configs: Sequence[KernelConfig],
+    variants: Callable[[KernelConfig], tuple[Sequence[Candidate], float]],
+) -> Sequence[Candidate]:
+    """Return the configurations that are in the space; if none is, the best variant of each."""
+    found = places(space.kept, frozenset(configs))
+    return [space.kept[found[one]] for one in configs if one in found] or [
+        variant for one in configs for variant in variants(one)[0][:1]
+    ]
 
 
 def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None = None) -> tuple[Measured, ...]:
@@ -118,7 +134,7 @@ def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None 
 
 
 def _neighbours(
-    families: dict[str, Family[Any]], problem: Problem, those: Iterable[Measured]
+    families: Collection[str], problem: Problem, those: Iterable[Measured]
 ) -> list[tuple[float, Measured, Choice]]:
     """Return (distance, measured problem, choice) for the measured problems nearest to `problem`, nearest first.
 
@@ -140,22 +156,3 @@ def _neighbours(
 def _is_same(one: Problem, other: Problem) -> bool:
     """Return whether two problems have the same shape and op. Their element types may differ."""
     return (one.m, one.n, one.k, one.op) == (other.m, other.n, other.k, other.op)
-
-
-def _kept(
-    family: Family[Any], configs: Sequence[KernelConfig], problem: Problem, limits: DeviceLimits
-) -> list[Candidate]:
-    """Return the configurations that fulfil all rules as candidates.
-
-    If no configuration fulfils all rules, and the family has the rule ONE_WAVE, try all configurations again with so
-    few splits that all blocks are resident on the device at once.
-    """
-
-    def kept(configs: Iterable[KernelConfig]) -> list[Candidate]:
-        candidates = (Candidate(family, config, problem, limits, Guidelines()) for config in configs)
-        return [one for one in candidates if all(rule.keeps(one) for rule in (*family.rules, *HARDWARE_RULES))]
-
-    found = kept(configs)
-    if found or ONE_WAVE not in family.rules:
-        return found
-    return kept(dict.fromkeys(in_one_wave(family, config, problem, limits) for config in configs))

@@ -8,19 +8,17 @@ tiles, one after another. No multiprocessor waits for a last wave of blocks.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Periods, Resources
-from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import STAGED_WITHOUT_VECTORS, WARP_THREADS, Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, RingStages, Threads, Tunable
-from tsm2_tune.generator.split_k import CHUNKS_FOR_ALL, WIDE_SPLIT_RULES, WIDE_SPLITS, are_whole_waves
+from tsm2_tune.generator.split_k import CHUNKS_FOR_ALL, WIDE_SPLIT_RULES
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, is_general, tile_rules
 from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
@@ -162,23 +160,6 @@ def full_rules(
     return (*tile_rules(tile, columns=columns, covered=least), *RING_RULES)
 
 
-def filling(configs: Iterable[F], problem: Problem, limits: DeviceLimits) -> tuple[F, ...]:
-    """Return the configurations with `splits` reduced to the number of blocks that have enough work.
-
-    A block writes a whole tile of partial sums, even if it multiplies little. So every block has at least one k tile.
-    There is more than one block per multiprocessor only if every block has enough k tiles to fill its pipeline.
-    """
-
-    def fewer(config: F) -> F:
-        tiles = -(-problem.m // config.block_m) * -(-problem.n // config.block_n)
-        chunks = problem.k * tiles // (config.block_k * (config.threads // config.ring_threads))
-        worth = min(chunks, max(chunks // max(config.stages - 1, 2), limits.sms), config.splits)
-        options = (splits for splits in WIDE_SPLITS if splits <= worth and are_whole_waves(splits, limits))
-        return replace(config, splits=max(options, default=WIDE_SPLITS[0]))
-
-    return tuple(dict.fromkeys(map(fewer, configs)))
-
-
 class FullKernel(StagedKernel[F]):
     """The base class of kernels that pass both operands through shared memory and compute all of C."""
 
@@ -219,18 +200,6 @@ class FullKernel(StagedKernel[F]):
     def sums_in_registers(self, config: F) -> bool:
         """Return whether one thread accumulates all products of an element, so that sums are not added up."""
         return False
-
-    def has_whole_tiles(self, config: F, problem: Problem) -> bool:
-        """Return whether each block computes one whole tile of C over all of k, except a few idle blocks.
-
-        The CUDA source makes the same decision.
-        """
-        tiles = self.launch(config, problem).tiles(problem.m, problem.n)
-        chunks = -(-problem.k // config.block_k)
-        share = -(-tiles * chunks // config.splits)
-        few_idle = config.splits - config.splits // 8 <= tiles <= config.splits
-        most_over = MOST_OVER // (config.block_n * problem.dtype.parts**2)  # products along k
-        return few_idle and (chunks - share) * config.block_k <= most_over
 
     def fits(self, problem: Problem) -> bool:
         small_gram = problem.is_gram and problem.m <= LARGEST_GRAM_TILE
