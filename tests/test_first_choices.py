@@ -113,12 +113,13 @@ def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
     assert choices(R, family, near=packaged(R, H200, without=replace(R, k=10240)))
 
 
-def test_the_nearest_counts_most(table: list[Measured]) -> None:
+@pytest.mark.parametrize("ratios", [(2, 2), (0.1, 1)])  # of measured to predicted times
+def test_the_nearest_counts_most(table: list[Measured], ratios: tuple[float, float]) -> None:
     family = family_named("stream_a_fma")
-    for stages, m in ((2, 400_000), (4, 16_000)):
+    for ratio, stages, m in zip(ratios, (2, 4), (400_000, 16_000), strict=True):
         config = spelt(f"stream_a_fma:threads=64,columns=8,prefetch=16,stages={stages},splits=8,min_blocks=6")
         problem = Problem(m, 8, 20000, "f32")
-        us = 2 * float(candidate_times_us([Candidate(family, config, problem, H200, Guidelines())])[0])
+        us = ratio * float(candidate_times_us([Candidate(family, config, problem, H200, Guidelines())])[0])
         table.append(Measured(H200, problem, (Choice(config, us),)))
     found = choices(Problem(20480, 8, 20480, "f32"), family.name)
     stages_in_order = [one.tunables["stages"] for one in found]
@@ -152,7 +153,7 @@ def test_another_card_goes_by_the_model(card: str) -> None:
         family = family_named(config.family)
         candidate = Candidate(family, config, problem, limits, Guidelines())
         assert all(rule.keeps(candidate) for rule in (*family.rules, *HARDWARE_RULES))
-        if not family.proposes:
+        if not family.proposals(problem, limits):
             kernel = replace(config, **dict.fromkeys(config.launch_tunables(), 1)).text
             first.setdefault(kernel, float(candidate_times_us([candidate])[0]))
     assert list(first.values()) == pytest.approx(sorted(first.values()), rel=0.01)

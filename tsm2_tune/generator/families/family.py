@@ -219,13 +219,11 @@ class Family(ABC, Generic[C]):
         return 1
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-        """Return the configurations that a search tries first, computed from the problem, best first."""
-        return ()
+        """Return the configurations that a search tries first, computed from the problem, best first.
 
-    @property
-    def proposes(self) -> bool:
-        """Whether it overrides `proposals`. If not, a search first tries what was fastest for other problems."""
-        return type(self).proposals is not Family.proposals
+        If there are none, a search first tries what was fastest for other problems.
+        """
+        return ()
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
         """Return the template's variables besides the tunables."""

@@ -3,8 +3,9 @@
 Configurations that were measured for the problem itself come first. The others are ordered by a product: the
 predicted time for the new problem, the ratio of measured to predicted time for the similar problem, a penalty for the
 distances between the two problems and between the two kernels, and a penalty for each further launch of one kernel.
-Times of another kind of GPU give no ratio and no penalty for the distance of the problems. Some families propose
-first choices by a formula instead. Then the similar problems only correct the predicted times.
+The ratio is at least 1: a kernel may be faster than predicted for one problem only. Times of another kind of GPU give
+no ratio and no penalty for the distance of the problems. For some problems, a family proposes first choices by a
+formula instead. Then the similar problems only correct the predicted times.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def first_choices(
     own_us, similar_us = np.split(predict([*firsts, *(seed.similar or seed.variants[0] for seed in seeds)]), 2)
     times: dict[KernelConfig, float] = {}
     for seed, us, predicted_us in zip(seeds, own_us.tolist(), similar_us.tolist(), strict=True):
-        us *= seed.penalty * (seed.measured_us / predicted_us or 1.0)  # 0: not measured, or it cannot be predicted
+        us *= seed.penalty * max(seed.measured_us / predicted_us, 1.0)  # 0: not measured, or it cannot be predicted
         for place, variant in enumerate(seed.variants):
             later_us = us * (1 + LATER * place)
             times[variant.config] = min(later_us, times.get(variant.config, later_us))
@@ -92,11 +93,8 @@ def _seeds(
         launches, away = among.nearest(config, predict) if among else ([], 0.0)
         return (preferred(launches, config)[:MOST_DIVISIONS] if launches else (), away)
 
-    proposed = {
-        name: _proposed(space, family_named(name).proposals(space.problem, space.limits), variants)
-        for name in space.families
-        if family_named(name).proposes
-    }
+    proposals = {name: family_named(name).proposals(space.problem, space.limits) for name in space.families}
+    proposed = {name: _proposed(space, configs, variants) for name, configs in proposals.items() if configs}
     for away, one, choice in nearest:
         config = choice.config
         found, farther = (proposed[config.family], 0.0) if config.family in proposed else variants(config)
