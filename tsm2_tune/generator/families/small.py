@@ -26,7 +26,7 @@ from tsm2_tune.generator.families.family import Family, rule_of, vector_elements
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule, covering_rule
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import MinBlocks, ThreadColumns, ThreadRows, Threads, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
 from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
@@ -222,8 +222,6 @@ class Small(Family[SmallConfig]):
             lambda config, problem: products_of_group(config, problem) >= 1,
             of=("kilobytes", "stages", "padding", "direct"),
         ),
-        covering_rule("rows", "m", TILE),
-        covering_rule("columns", "n", TILE),
         rule_of(
             "fewest-tiles",
             "shape",
