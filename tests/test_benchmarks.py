@@ -188,9 +188,7 @@ def test_hardly_any_product_is_slower_than_by_cublas_whole_pack_or_thinned(tmp_p
         assert done.exit_code == 0, done.output
         rows = read(output)["rows"]
         assert all(row["products"] > 230 and row["x_cublas"] > 1.1 for row in rows)
-        # Draw 14 has only types whose times are hard to predict: docs/unseen.md has its three slow products.
-        most = {"h200, h200-unseen-14.json.xz": 3 / 237}
-        assert all(row["slower_by_3_percent"] <= most.get(row["pack"], 0.01) + 1e-4 for row in rows)
+        assert all(row["slower_by_3_percent"] <= 0.01 for row in rows)
 
 
 @pytest.mark.parametrize(
