@@ -214,11 +214,11 @@ def test_launches_to_time_are_of_the_one_product_too() -> None:
     assert {(one.m, one.batch_count, one.merged) for one in found} == {(100_000, 1, MERGED_ROWS)}
 
 
-def test_blocks_of_a_product_of_a_batch_add_up_one_step_along_k_after_another() -> None:
+def test_a_block_of_a_batch_adds_up_one_step_along_k_after_another() -> None:
     """A step is 64 of k. Six blocks are resident on a multiprocessor; twelve take two turns."""
     element = (Tiling(6, 1, 1, 64, 0, 1.0), Launch(1, 1, 4096, splits=2, batched=ONE_EACH))
     steps, shapes = 1000, [(SMS, 1), (SMS, 5), (12 * SMS, 1)]  # products, and splits of k
-    times = (CoreTime * 3)(*((1, 1, 64 * steps, count, 0.0, 1, splits) for count, splits in shapes))
+    times = (CoreTime * 3)(*(CoreTime(1, 1, 64 * steps, count, 0, 1, splits) for count, splits in shapes))
     unsplit, split, in_turn = core(measured(element, (1, 1, 64), 6.0, batch=500)).rates_us(0, times)
     assert unsplit == pytest.approx(0.7 * steps, rel=0.02)
     assert 0.7 * steps / 5 < split < 0.5 * unsplit

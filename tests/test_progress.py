@@ -377,7 +377,7 @@ def test_seconds_of_a_run_are_told_by_their_purpose() -> None:
         assert spent_text(first, then) == text
 
 
-def test_a_choice_of_kernels_tells_failures_and_says_after_a_while_how_far_it_is(
+def test_a_choice_of_kernels_tells_failures_and_later_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     console, failed = on_screen(terminal=False), TrialStored(trial(1.0, outcome=Outcome.WRONG_RESULT), 1)
