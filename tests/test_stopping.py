@@ -205,7 +205,9 @@ def test_a_signal_leaves_no_transaction_open(path: Path, writes: bool) -> None:
         return made
 
     with Database.open(path, create=True) as database:
-        calls, pool = transaction(database, 0), cast(Any, database._engine.pool)
+        # The first makes more calls, as may a garbage collection.
+        calls = min(transaction(database, 0) for _ in range(3))
+        pool = cast(Any, database._engine.pool)
         assert calls > 50
         for at in range(1, calls + 1):
             kept = None

@@ -78,8 +78,10 @@ def _seeds(
     space: SearchSpace, predict: Predictor, nearest: Iterable[tuple[float, Measured, Choice]]
 ) -> Iterator[_Seed]:
     """Yield a seed for each measured kernel in `nearest`, then one for each family that proposes configurations."""
-    parts = [part for _, part in parts_of(space.kept) if not isinstance(part, Rows)]
-    kept = {part[0].config.family: part for part in parts}
+    kept: dict[str, list[Candidate]] = {}
+    for _, part in parts_of(space.kept):
+        for candidate in () if isinstance(part, Rows) else part:
+            kept.setdefault(candidate.config.family, []).append(candidate)
 
     @cache
     def kernels(name: str) -> Kernels | None:
