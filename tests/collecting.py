@@ -27,7 +27,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
         files = sorted(FOLDER.rglob("test_*.py"))
         first = int(number) * len(files) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         for file in files[first:] + files[:first]:
-            with suppress(Exception, pytest.skip.Exception):  # told when the file is collected
+            with suppress(Exception, pytest.skip.Exception):  # pytest reports the error when it collects the file
                 importlib.import_module(".".join(file.relative_to(FOLDER.parent).with_suffix("").parts))
     yield
     gc.enable()

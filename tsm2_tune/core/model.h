@@ -16,8 +16,8 @@
 #define LEAST_MEMORY_SHARE 0.95 /* a predicted time is at least this times the time to move each operand and C once */
 #define NEXT_BLOCK_US 2.0 /* in a batch, added for each further block in a slot of a multiprocessor: on an H200, of 16,384 products of
                              32 x 32 x 32 (f32), and of 32,552 of 16 x 16 x 16 (f64) */
-#define BATCH_STEP_US 0.7 /* in a batch, at least, for each step along k in a slot of a multiprocessor: until its loads
-                             have arrived, and its products are added. On an H200, 0.6 to 1.1 for products of T */
+#define BATCH_STEP_US 0.7 /* least time of a step along k of a resident block of a batch: its loads arrive, then its
+                             products are added. On an H200, 0.7 to 1.1 for products of T by inner_fma */
 #define NEXT_TILE_US 0.5 /* from one tile of C to the next in the same resident block */
 #define NEXT_PERSISTENT_TILE_US 3.0 /* the same in a persistent kernel */
 #define GENERAL_CODE 1.45 /* factor if a kernel of small products has no code for these extents: on an H200, 1.40 to

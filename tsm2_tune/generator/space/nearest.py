@@ -22,7 +22,7 @@ class Kernels:
     """The kernels of one family in a search space. Candidates with the same kernel differ only in their launch."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
-        self._launches: dict[tuple[int, ...], list[Candidate]] = {}
+        self._launches: dict[tuple[int | str, ...], list[Candidate]] = {}
         for candidate in candidates:
             self._launches.setdefault(_of_kernel(candidate.config), []).append(candidate)
         self._points = _logs(list(self._launches))
@@ -42,14 +42,15 @@ class Kernels:
         return [one for one in by_time if _of_kernel(one.config) == kernel], float(np.sqrt(least))
 
 
-def _of_kernel(config: KernelConfig) -> tuple[int, ...]:
-    """Return the numeric tunables that determine the CUDA text."""
+def _of_kernel(config: KernelConfig) -> tuple[int | str, ...]:
+    """Return the tunables that determine the CUDA text."""
     launch = config.launch_tunables()
-    return tuple(value for name, value in config.tunables.items() if name not in launch and isinstance(value, int))
+    return tuple(value for name, value in config.tunables.items() if name not in launch)
 
 
-def _logs(points: Sequence[tuple[int, ...]]) -> Floats:
-    """Return the binary logarithms of the points' coordinates. That of 0 is one less than that of 1."""
+def _logs(kernels: Sequence[tuple[int | str, ...]]) -> Floats:
+    """Return the binary logarithms of the kernels' numeric tunables. That of 0 is one less than that of 1."""
+    points = [[value for value in kernel if isinstance(value, int)] for kernel in kernels]
     logs: Floats = np.log2(np.maximum(np.array(points, float), 0.5))
     return logs
 

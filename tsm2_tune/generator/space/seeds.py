@@ -3,7 +3,7 @@
 Configurations that were measured for the problem itself come first. The others are ordered by a product: the
 predicted time for the new problem, the ratio of measured to predicted time for the similar problem, a penalty for the
 distances between the two problems and between the two kernels, and a penalty for each further launch of one kernel.
-The ratio is at least 1: a kernel may be faster than predicted for one problem only. Times of another kind of GPU give
+Ratios below 1 count as 1: the fastest of many kernels is partly lucky. Times of another kind of GPU give
 no ratio and no penalty for the distance of the problems. For some problems, a family proposes first choices by a
 formula instead. Then the similar problems only correct the predicted times.
 """

@@ -50,7 +50,7 @@ class Target:
 
     @property
     def tools(self) -> str:
-        """Digest of compiler, flags and driver. With other ones, a kernel that hangs or faults may still work."""
+        """Digest of compiler, flags and driver. A kernel that hung or faulted with other ones is tried again."""
         found = self.identity
         return tools(found.toolkit, found.flags, found.driver, self.toolchain.extra_digest)
 
