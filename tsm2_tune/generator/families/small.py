@@ -162,6 +162,16 @@ def _makes_fewest_tiles(tile: tuple[int, int], problem: Problem) -> bool:
     )
 
 
+def _stores_enough(config: SmallConfig, problem: Problem) -> bool:
+    """Return whether threads that write C themselves write vectors, or must, as no shared memory holds the sums."""
+    largest = replace(config, kilobytes=KILOBYTES[-1], stages=STAGES[0], padding=0, direct=0)
+    return (
+        config.direct == 0
+        or stored_bytes(config, problem) >= FEWEST_STORED_BYTES
+        or products_of_group(largest, problem) == 0
+    )
+
+
 def _config(candidate: Candidate) -> SmallConfig:
     assert isinstance(candidate.config, SmallConfig)
     return candidate.config
@@ -260,8 +270,8 @@ class Small(Family[SmallConfig]):
         rule_of(
             "direct-in-vectors",
             "shape",
-            "threads that write C themselves should write at least 16 bytes at once",
-            lambda config, problem: config.direct == 0 or stored_bytes(config, problem) >= FEWEST_STORED_BYTES,
+            "threads that write C themselves should write at least 16 bytes at once, unless sums fit nowhere",
+            _stores_enough,
             of=("rows", "columns", "direct"),
         ),
         rule_of(
@@ -369,7 +379,7 @@ class Small(Family[SmallConfig]):
         for tile, block in sorted(product(range(len(tiles)), range(len(FIRST_BLOCKS))), key=sum):
             (rows, columns), (threads, stages) = tiles[tile], FIRST_BLOCKS[block]
             config = SmallConfig(threads, KILOBYTES[-1], rows, columns, stages, padding, 0, *BLOCKS[0])
-            if stored_bytes(config, problem) >= FEWEST_STORED_BYTES:
+            if _stores_enough(replace(config, direct=1), problem):
                 config = replace(config, direct=1)
             kilobytes = _least_kilobytes(config, problem, limits)
             if kilobytes is None:
