@@ -35,8 +35,7 @@ FEWEST_STORED_BYTES = 16  # of C at once, if threads write it themselves
 UNROLL = 4  # iterations along k that are unrolled
 THREADS = (64, 128, 256)
 KILOBYTES = (8, 12, 16, 24, 32, 48, 64, 96)
-TILE = tuple(range(1, 9))  # options of rows and of columns
-TILES = tuple(product(TILE, TILE))  # options of (rows, columns)
+TILES = tuple(product(range(1, 9), range(1, 9)))  # options of (rows, columns)
 STAGES = (1, 2, 3)
 MIN_BLOCKS = (2, 3, 4, 6, 8, 10, 12, 16)
 FEW_BLOCKS = 16  # of the grid, for a device whose number of multiprocessors is not in MULTIPROCESSORS
@@ -50,13 +49,12 @@ BLOCKS = [  # options of (min_blocks, blocks)
 # of f32 if it may use 48 registers, 8 bytes of 4 x 4 tiles of f64 with 80, and none of 2 x 2 tiles of bf16 with 40.
 # The estimates are 48, 83 and 39.
 OTHER_REGISTERS = 27
-# To try first: tiles with the fewest reads of shared memory, and (threads, stages).
-FIRST_TILES = 10
+FIRST_TILES = 10  # to try first: those with little work in shared memory
 FIRST_SUM_REGISTERS = 40  # at most, of a thread: on an H200, no winner of 29 batches in f32 and f64 has more
 # Estimates, not measured: reads of shared memory that take as long as the addresses of a tile, and as the copy of an
 # element from global memory.
 TILE_READS, HIDDEN_READS = 16, 2
-FIRST_BLOCKS = ((128, 1), (64, 1), (256, 1), (128, 2), (64, 2), (256, 2))
+FIRST_BLOCKS = ((128, 1), (64, 1), (256, 1), (128, 2), (64, 2), (256, 2))  # to try first: (threads, stages)
 
 
 OwnExtent = Annotated[
@@ -172,11 +170,6 @@ def _stores_enough(config: SmallConfig, problem: Problem) -> bool:
     )
 
 
-def _config(candidate: Candidate) -> SmallConfig:
-    assert isinstance(candidate.config, SmallConfig)
-    return candidate.config
-
-
 def _groups_begin_at_vectors(config: SmallConfig, problem: Problem) -> bool:
     width, (m, n, k) = vector_elements(problem), (problem.m, problem.n, problem.k)
     group = products_of_group(config, problem)
@@ -203,8 +196,10 @@ def _grids(candidate: Candidate) -> tuple[int, ...]:
 
 
 def _has_products_for_waves(candidate: Candidate) -> bool:
-    blocks, problem = int(tunable(candidate, "blocks")), candidate.problem
-    return blocks == _grids(candidate)[0] or problem.batch >= blocks * products_of_group(_config(candidate), problem)
+    config, problem = candidate.config, candidate.problem
+    assert isinstance(config, SmallConfig)
+    is_one_wave = config.blocks == _grids(candidate)[0]
+    return is_one_wave or problem.batch >= config.blocks * products_of_group(config, problem)
 
 
 def _most_blocks(resident: int) -> int:
