@@ -121,7 +121,7 @@ SHARING = {"batched": SHARED, "batch": 9, "is_persistent": 1, "has_workspace": 0
                 *(SHARING | of_smem for of_smem in (
                     {"smem_bytes": 8192},  # without stages
                     {"smem_bytes": 227 << 10, "stages": 17}, {"smem_bytes": 64, "stages": 1},
-                    {"smem_bytes": 8192, "stages": 1, "line_padding": -1}))))
+                    {"smem_bytes": 8192, "stages": 1, "is_padded": -1}))))
         )),
         ({"batched": SHARED, "batch": 9}, "is not persistent, or has a workspace"),
         ({"batched": ONE_EACH, "batch": 9}, "single products has a time of a batch, or the opposite"),

@@ -107,7 +107,8 @@ def test_a_batch_takes_the_time_of_its_bytes() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c128", "bf16"])
 @pytest.mark.parametrize(
-    ("kilobytes", "stages", "padding", "direct"), [(8, 1, 0, 0), (16, 3, 1, 0), (96, 2, 1, 0), (16, 2, 1, 1)]
+    ("kilobytes", "stages", "padding", "direct"),
+    [(8, 1, 0, 0), (16, 3, 1, 0), (96, 2, 1, 0), (16, 2, 1, 1), (24, 1, 1, 1)],
 )
 def test_shared_memory_holds_the_products_that_the_family_computes(
     dtype: str, kilobytes: int, stages: int, padding: int, direct: int

@@ -114,7 +114,7 @@ struct core_kernel {
     int32_t has_workspace; /* it has the parameters `partials` and `counters`; some kernels ignore them */
     int32_t batched; /* enum core_batched */
     int32_t stages; /* of a CORE_SHARED kernel: copies of A and B in shared memory; else 0 */
-    int32_t line_padding; /* of a CORE_SHARED kernel: elements after each line of A and B in shared memory; else 0 */
+    int32_t is_padded; /* of a CORE_SHARED kernel: lines and matrices of A and B in shared memory are padded */
 
     uint32_t device; /* index */
     int32_t type; /* enum core_type */

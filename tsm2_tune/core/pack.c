@@ -141,9 +141,8 @@ static const char *batch_fault(const struct core_kernel *kernel)
         return "a kernel's batch is out of range";
     if (is_shared && (!kernel->is_persistent || kernel->has_workspace))
         return "a kernel whose blocks share a batch is not persistent, or has a workspace";
-    if (kernel->stages < is_shared || kernel->stages > is_shared * MOST_STAGES || kernel->line_padding < 0 ||
-        kernel->line_padding > is_shared * VECTOR_BYTES ||
-        !fits_shared_memory(kernel, kernel->m, kernel->n, kernel->k))
+    if (kernel->stages < is_shared || kernel->stages > is_shared * MOST_STAGES || kernel->is_padded < 0 ||
+        kernel->is_padded > is_shared || !fits_shared_memory(kernel, kernel->m, kernel->n, kernel->k))
         return "the shared memory of a kernel of batches is out of range";
     return NULL;
 }

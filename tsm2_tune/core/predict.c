@@ -112,11 +112,18 @@ static int has_unaligned_lines(const struct core_kernel *kernel, const struct co
     return lines > 1 && !(is_line_taken && is_whole(ld, product->type, vector_bytes));
 }
 
-/* Return the elements of a matrix in shared memory, with the padding after each line. */
+/* Return the elements from a line or matrix of an operand to the next in shared memory. */
+static double pitch_of(const struct core_kernel *kernel, double elements)
+{
+    const double vector = (double)(VECTOR_BYTES / core_element_bytes(kernel->type));
+    return elements + (kernel->is_padded && fmod(elements, 2 * vector) == 0 ? vector : 0);
+}
+
 static double padded_elements(const struct core_kernel *kernel, int x, int64_t rows, int64_t columns)
 {
-    const double lines = (double)(kernel->orders[x] == CORE_ROW_MAJOR ? rows : columns);
-    return (double)rows * (double)columns + lines * kernel->line_padding;
+    const int is_row_major = kernel->orders[x] == CORE_ROW_MAJOR;
+    const double line = (double)(is_row_major ? columns : rows), lines = (double)(is_row_major ? rows : columns);
+    return pitch_of(kernel, lines * pitch_of(kernel, line));
 }
 
 /* Return the bytes of shared memory for the operands of one product. */

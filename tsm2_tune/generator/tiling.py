@@ -48,8 +48,8 @@ class BlockPlan:
     tile: Periods  # of C and along k
     k_step: int = 0  # each split of k but the last is a multiple of this extent; 0: of tile.k
     k_per_pass: int = 0  # the largest k for which C is written only once; 0: C is written once for any k
-    # The copies of a product's A and B in shared memory, and the elements after each line there. Both are 0 unless
-    # the blocks of the kernel share a batch: they need room for whole products.
+    # The copies of a product's A and B in shared memory, and 1 if these are padded. Both are 0 unless blocks share a
+    # batch: they need room for whole products.
     matrices_in_smem: tuple[int, int] = (0, 0)
     # The fields of the launch, and of the tiling, that differ from those of most families.
     launch_fields: Mapping[str, Any] = field(default_factory=dict)

@@ -49,6 +49,7 @@ BLOCKS = [  # options of (min_blocks, blocks)
 # of f32 if it may use 48 registers, 8 bytes of 4 x 4 tiles of f64 with 80, and none of 2 x 2 tiles of bf16 with 40.
 # The estimates are 48, 83 and 39.
 OTHER_REGISTERS = 27
+FIRST_PADDED = 2  # vectors; longer lines are padded first. 16 x 16 x 16 in bf16, with lines of 2, is faster without
 FIRST_TILES = 10  # to try first: those with little work in shared memory
 FIRST_SUM_REGISTERS = 40  # at most, of a thread: on an H200, no winner of 29 batches in f32 and f64 has more
 # Estimates, not measured: reads of shared memory that take as long as the addresses of a tile, and as the copy of an
@@ -79,7 +80,9 @@ class SmallConfig(KernelConfig):
     padding: Annotated[
         int,
         Tunable(
-            "1: in shared memory a vector of padding follows each line of A and B; 0: no padding", is_constant=False
+            "1: lines of A and B, and A and B, that are an even number of vectors are padded by a vector in shared "
+            "memory; 0: no padding",
+            is_constant=False,
         ),
     ]
     direct: Annotated[
@@ -97,13 +100,18 @@ def lines(problem: Problem) -> tuple[int, ...]:
     return tuple(getattr(problem, along) for along in problem.contiguous)
 
 
+def _pitch(elements: int, problem: Problem) -> int:
+    """Return the elements from a padded line or matrix to the next in shared memory."""
+    width = vector_elements(problem)
+    return elements + (width if elements % (2 * width) == 0 else 0)
+
+
 def product_bytes(config: SmallConfig, problem: Problem) -> int:
     """Return the bytes of shared memory for one product: operands in every stage, and sums."""
-    padding, (line_a, line_b, _) = config.padding * vector_elements(problem), lines(problem)
-    of_a = problem.m * problem.k * (line_a + padding) // line_a
-    of_b = problem.k * problem.n * (line_b + padding) // line_b
-    operands = of_a + (0 if problem.is_gram else of_b)
-    sums = 0 if config.direct else problem.m * problem.n * problem.dtype.sum.element_bytes
+    m, n, k, operands = problem.m, problem.n, problem.k, 0
+    for line, elements in zip(lines(problem), (m * k,) if problem.is_gram else (m * k, k * n), strict=False):
+        operands += _pitch(elements // line * _pitch(line, problem), problem) if config.padding else elements
+    sums = 0 if config.direct else m * n * problem.dtype.sum.element_bytes
     return config.stages * operands * problem.dtype.element_bytes + sums
 
 
@@ -182,9 +190,16 @@ def _busy_threads(config: SmallConfig, problem: Problem) -> bool:
     return config.threads == THREADS[0] or 2 * _tiles_of_group(config, problem) > config.threads
 
 
-def _lines_are_vectors(problem: Problem) -> bool:
-    """Return whether lines of A and of B consist of whole vectors."""
-    return not any(line % vector_elements(problem) for line in lines(problem)[:2])
+def _pads(config: SmallConfig, problem: Problem) -> bool:
+    """Return whether padding makes A or B larger in shared memory."""
+    return product_bytes(replace(config, padding=1), problem) > product_bytes(replace(config, padding=0), problem)
+
+
+def _should_pad(problem: Problem) -> bool:
+    """Return whether to try padding first: threads read long lines, or matrices of odd lines, from few banks."""
+    width, (m, n, k) = vector_elements(problem), (problem.m, problem.n, problem.k)
+    pieces = (matrix if line % width else line for line, matrix in zip(lines(problem), (m * k, k * n), strict=False))
+    return any(piece > FIRST_PADDED * width and _pitch(piece, problem) > piece for piece in pieces)
 
 
 def _grids(candidate: Candidate) -> tuple[int, ...]:
@@ -249,10 +264,10 @@ class Small(Family[SmallConfig]):
             of=("rows", "columns"),
         ),
         rule_of(
-            "padding-keeps-vectors",
+            "padding-changes-pitches",
             "shape",
-            "with padding, a copy moves vectors only if every line consists of whole vectors",
-            lambda config, problem: config.padding == 0 or _lines_are_vectors(problem),
+            "padding needs a line or matrix that is an even number of vectors",
+            lambda config, problem: config.padding == 0 or _pads(config, problem),
             of=("padding",),
         ),
         rule_of(
@@ -343,7 +358,7 @@ class Small(Family[SmallConfig]):
         return BlockPlan(
             resources,
             Periods(max(config.rows, width), max(config.columns, width), max(UNROLL, width)),
-            matrices_in_smem=(config.stages, config.padding * width),
+            matrices_in_smem=(config.stages, config.padding),
             launch_fields=blocks | {"rows_per_block": 1, "columns_per_block": 0},
             tiling_fields={"tile_m": 1, "tile_n": 0},
         )
@@ -369,7 +384,7 @@ class Small(Family[SmallConfig]):
         sums = [tile for tile in TILES if math.prod(tile) * problem.dtype.sum.registers <= FIRST_SUM_REGISTERS]
         useful = (tile for tile in sums if _makes_fewest_tiles(tile, problem))
         tiles = heapq.nsmallest(FIRST_TILES, useful, key=lambda tile: _tile_rank(tile, problem))
-        padding = int(_lines_are_vectors(problem) and max(lines(problem)[:2]) > 2 * vector_elements(problem))
+        padding = int(_should_pad(problem))
         found = []
         for tile, block in sorted(product(range(len(tiles)), range(len(FIRST_BLOCKS))), key=sum):
             (rows, columns), (threads, stages) = tiles[tile], FIRST_BLOCKS[block]

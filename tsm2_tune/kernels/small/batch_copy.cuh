@@ -48,51 +48,23 @@ __device__ __forceinline__ void store_from_shared(T *C, const Sum *from, Sum alp
 
 // A batch of matrices. There are three ways to copy a group of them:
 // - flat: the group is contiguous in both memories, and its vectors are copied;
-// - wide: each matrix, or each padded line, is contiguous in both memories, and its vectors are copied;
+// - wide: its runs consist of whole vectors, which are copied. A run is contiguous in both memories: a matrix or a line;
 // - otherwise elements are copied.
-// If `has_padding`, a vector of padding follows each line in shared memory, so that the lines begin in different banks.
+// If `has_padding`, a vector of padding follows each line, and then each matrix, that is an even number of vectors in
+// shared memory. So threads that read the same vector of successive lines or matrices read different banks.
 template <class T, class Index, int block_threads, int vector_width, bool has_padding> class MatrixBatch {
     Index ld;
     long long stride;
-    int elements;  // of a matrix
+    int elements;            // of a matrix
+    int line_pitch, pitch;   // from a line or a matrix to the next in shared memory
+    bool is_one_run;         // a matrix is a run; otherwise its lines are
     bool is_flat, is_wide;
-    int line_pitch, pitch; // of lines and matrices in shared memory
-    int per_line, lines;   // of a matrix, in vectors if `is_wide`, which without padding counts it as one line
-    Position first, step;  // of this thread: its first position, and the step to its next
-
-    // Return whether all matrices begin at multiples of a vector, and consist of whole vectors that are contiguous in
-    // both memories. Padded lines must each consist of whole vectors.
-    static __device__ __forceinline__ bool has_whole_vectors(
-        const T *base, Index ld, long long stride, int contiguous, int all_lines)
-    {
-        const bool is_contiguous = ld == contiguous || all_lines == 1;
-        const bool is_whole = has_padding ? contiguous % vector_width == 0 && ld % vector_width == 0
-                                          : contiguous * all_lines % vector_width == 0 && is_contiguous;
-        return vector_width > 1 && is_whole && stride % vector_width == 0 && begins_aligned(base, vector_width);
-    }
-
-    // Return whether a group of matrices is contiguous in both memories, and begins at a multiple of a vector.
-    static __device__ __forceinline__ bool is_group_flat(
-        const T *base, Index ld, long long stride, int contiguous, int all_lines, int group_size)
-    {
-        const int elements = contiguous * all_lines;
-        return vector_width > 1 && !has_padding && (ld == contiguous || all_lines == 1) && stride == elements &&
-               group_size * elements % vector_width == 0 && begins_aligned(base, vector_width);
-    }
+    int per_run, runs;       // of a matrix; vectors if `is_wide`, otherwise elements of lines
+    Position first, step;    // of this thread: its first position, and the step to its next
 
     static __device__ __forceinline__ bool begins_aligned(const T *base, int count)
     {
         return reinterpret_cast<unsigned long long>(base) % (count * sizeof(T)) == 0;
-    }
-
-    __device__ __forceinline__ MatrixBatch(
-        Index ld, long long stride, int contiguous, int all_lines, bool is_flat, bool is_wide)
-        : ld(ld), stride(stride), elements(contiguous * all_lines), is_flat(is_flat), is_wide(is_wide),
-          line_pitch(line_pitch_of(contiguous)), pitch(all_lines * line_pitch),
-          per_line(!is_wide ? contiguous : (has_padding ? contiguous : elements) / vector_width),
-          lines(is_wide && !has_padding ? 1 : all_lines), first(threadIdx.x, per_line, lines),
-          step(block_threads, per_line, lines)
-    {
     }
 
     // Call `visit(offset in shared memory, offset in global memory)` for the units of `count` matrices. A unit is a
@@ -105,7 +77,7 @@ template <class T, class Index, int block_threads, int vector_width, bool has_pa
         for (int number = threadIdx.x; number < units; number += block_threads) {
             visit(one.matrix * pitch + one.line * line_pitch + one.at * unit,
                   one.matrix * stride + one.line * (long long)ld + one.at * unit);
-            one.advance(step, per_line, lines);
+            one.advance(step, per_run, runs);
         }
     }
 
@@ -129,12 +101,19 @@ template <class T, class Index, int block_threads, int vector_width, bool has_pa
     }
 
 public:
-    // Each matrix has `all_lines` lines of `contiguous` elements. A group has `group_size` matrices, except the last.
+    // Each matrix has `lines` lines of `contiguous` elements. A group has `group_size` matrices, except the last.
     __device__ __forceinline__ MatrixBatch(
-        const T *base, Index ld, long long stride, int contiguous, int all_lines, int group_size)
-        : MatrixBatch(ld, stride, contiguous, all_lines,
-                      is_group_flat(base, ld, stride, contiguous, all_lines, group_size),
-                      has_whole_vectors(base, ld, stride, contiguous, all_lines))
+        const T *base, Index ld, long long stride, int contiguous, int lines, int group_size)
+        : ld(ld), stride(stride), elements(contiguous * lines), line_pitch(pitch_of(contiguous)),
+          pitch(pitch_of(lines * line_pitch)),
+          is_one_run(lines == 1 || (ld == contiguous && line_pitch == contiguous)),
+          is_flat(vector_width > 1 && is_one_run && stride == elements && pitch == elements &&
+                  group_size * elements % vector_width == 0 && begins_aligned(base, vector_width)),
+          is_wide(vector_width > 1 && (is_one_run ? elements : contiguous) % vector_width == 0 &&
+                  (is_one_run || ld % vector_width == 0) && stride % vector_width == 0 &&
+                  begins_aligned(base, vector_width)),
+          per_run(!is_wide ? contiguous : (is_one_run ? elements : contiguous) / vector_width),
+          runs(is_wide && is_one_run ? 1 : lines), first(threadIdx.x, per_run, runs), step(block_threads, per_run, runs)
     {
     }
 
@@ -144,10 +123,10 @@ public:
         return begins_aligned(base, count) && ld % count == 0 && stride % count == 0;
     }
 
-    // The elements from a line to the next in shared memory.
-    static __device__ __forceinline__ int line_pitch_of(int contiguous)
+    // Return the elements from a line or matrix of `elements` elements to the next in shared memory.
+    static __device__ __forceinline__ int pitch_of(int elements)
     {
-        return contiguous + (has_padding ? vector_width : 0);
+        return elements + (has_padding && elements % (2 * vector_width) == 0 ? vector_width : 0);
     }
 
     // Copy the first `count` matrices at `from` to shared memory, asynchronously.

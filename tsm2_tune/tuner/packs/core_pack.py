@@ -59,7 +59,7 @@ class KernelRecord(ctypes.LittleEndianStructure):
         *((name, ctypes.c_int32) for name in ("threads", "smem_bytes")),
         *((name, ctypes.c_int32) for name in ("rows_per_block", "columns_per_block", "splits", "flat_splits")),
         *((name, ctypes.c_int32) for name in ("is_persistent", "has_workspace")),
-        *((name, ctypes.c_int32) for name in ("batched", "stages", "line_padding")),
+        *((name, ctypes.c_int32) for name in ("batched", "stages", "is_padded")),
         ("device", ctypes.c_uint32),
         ("type", ctypes.c_int32),
         ("orders", ctypes.c_int32 * 3),
@@ -107,7 +107,7 @@ class MeasuredKernel:
     tiling: Tiling | None  # None if the occupancy is not known
     times: Times = ()  # at other shapes: m, n, k, products, rows per block, splits, microseconds
     vendor_times: Times = ()  # of cuBLAS, right results only: m, n, k, products, microseconds
-    # If the kernel's blocks share a batch: copies of A and B in shared memory, and elements after each line there.
+    # If the kernel's blocks share a batch: copies of A and B in shared memory, and whether they are padded.
     matrices_in_smem: tuple[int, int] = (0, 0)
     # Standard deviation of the error of log(cuBLAS's time / the kernel's), both predicted. `left_out` estimates it.
     gain_error: float = PRIOR_GAIN_ERROR
@@ -238,7 +238,7 @@ def _kernel(
         has_workspace=launch.has_workspace,
         batched=launch.batched,
         stages=kernel.matrices_in_smem[0],
-        line_padding=kernel.matrices_in_smem[1],
+        is_padded=kernel.matrices_in_smem[1],
         device=device,
         type=TYPES_IN_C.index(w.dtype),
         orders=tuple(ORDERS[order] for order in w.orders),
