@@ -273,7 +273,8 @@ def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[tuple[Pr
 
     The first small problem has a few elements. The second is a whole tile. The third is a few elements longer than a
     whole tile in each extent, and its k exceeds a k tile by a multiple of 16 bytes. The deep problem is a whole tile
-    with several k tiles in each split-k slice. Problems that the kernel does not compute are left out.
+    with several k tiles in each split-k slice. Problems that the kernel does not compute are left out. A batch has at
+    most two products: an index counts within a product.
     """
     family = family_named(config.family)
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
@@ -288,8 +289,11 @@ def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[tuple[Pr
             (m + FEW, m + FEW, k + VECTOR_ELEMENTS),
             (m, m, deep),
         )
-    small = _of_shapes(config, problem, (few, whole, both))
-    return small, _of_shapes(config, problem, (all_turns,))
+    small, large = (
+        tuple(replace(one, batch=min(one.batch, 2)) for one in _of_shapes(config, problem, shapes))
+        for shapes in ((few, whole, both), (all_turns,))
+    )
+    return small, large
 
 
 def _of_shapes(config: KernelConfig, problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tuple[Problem, ...]:

@@ -171,11 +171,7 @@ def watched_calls(asked: Problem, config: KernelConfig, coverage: Coverage) -> I
 
 
 def _at_large_offsets(problem: Problem, bits: int) -> Iterator[Call]:
-    """Yield calls in which one operand's leading dimension is so large that offsets need `bits`-bit indices.
-
-    An index counts within a product, so two products of a batch are enough.
-    """
-    problem = replace(problem, batch=min(problem.batch, 2))
+    """Yield calls in which one operand's leading dimension is so large that offsets need `bits`-bit indices."""
     for name, (contiguous, lines) in problem.stored.items():
         if lines == 1:
             continue
