@@ -44,7 +44,10 @@ from tsm2_tune.generator.families import parse_config
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
 CELLS = RESULT.with_suffix(".csv")  # all cells of RESULT
-BATCHES = [ROOT / f"benchmarks/results/h200-batches{part}.json" for part in ("", "-searched-again", "-larger-tiles")]
+BATCHES = [
+    ROOT / f"benchmarks/results/h200-batches{part}.json"
+    for part in ("", "-searched-again", "-larger-tiles", "-padded")
+]
 GEMV = ROOT / "benchmarks/results/h200-gemv.json"
 GENERAL = ROOT / "benchmarks/results/h200-general.json"
 MINPLUS = ROOT / "benchmarks/results/h200-minplus.json"
