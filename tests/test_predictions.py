@@ -228,6 +228,18 @@ def test_reading_or_writing_again_takes_longer(again: Tiling, shape: Shape, won_
     assert rates_us((again, LOOPING[1]), shape, won_at) > 1.5 * rates_us(LOOPING, shape, won_at)
 
 
+@pytest.mark.parametrize(("n", "shares"), [(20, True), (24, False)])  # rows of C of 80 and 96 bytes
+def test_sectors_that_columns_of_tiles_share_are_moved_again(n: int, shares: bool) -> None:
+    tiling = replace(SHARING[0], tile_m=32, tile_n=8, k_step=0, is_pipelined=True)
+    shape, ring = (10**7, n, 4), (tiling, replace(SHARING[1], rows_per_block=1))
+    row_major, column_major = (
+        core(measured(ring, (10**7, 8, 4), 150.0, op=op)).predict(0, Layout.of_op("f32", shape, op, 1).record)[0]
+        for op in ("ttt", "nn")
+    )
+    assert (row_major > 1.2 * column_major) == shares
+    assert shares or row_major == pytest.approx(column_major, rel=0.01)
+
+
 @pytest.mark.parametrize(("k", "chosen"), [(7, 0), (9, 1)])
 def test_a_kernel_is_avoided_if_k_exceeds_its_pass(k: int, chosen: int) -> None:
     in_passes = replace(LOOPING[0], k_per_pass=8), LOOPING[1]

@@ -48,7 +48,7 @@
 #define CONFIDENCE 0.9 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
 #define DISTANCE_ERROR 0.9 /* times the distance from measured shapes: a term of the error factor */
 
-enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
+enum { VECTOR_BYTES = 16, SECTOR_BYTES = 32, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
 enum { MOST_ONE_EACH = 65535 }; /* products of a kernel that is CORE_ONE_EACH: blocks of a grid in z */
 #define UNBOUNDED 0x1p60 /* larger than any extent */
 

@@ -248,6 +248,16 @@ static double sums_us(const struct core_pack *pack, int index, const struct tile
     return SUMS_US + 2 / SUMS_RATE * us_per_element(pack, index) * sums;
 }
 
+/* Return the elements that are moved again since two columns of tiles share sectors of a row-major C. A pipelined block
+   computes one column of tiles after the other, so such a sector is written twice, and read for both. */
+static double shared_sectors(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work)
+{
+    const double elements = SECTOR_BYTES / (double)core_element_bytes(kernel->type);
+    const int shares = fmod(work->n, elements) != 0 || fmod(tiles->n, elements) != 0;
+    const int is_apart = kernel->is_pipelined && tiles->across > 1 && kernel->orders[CORE_C] == CORE_ROW_MAJOR;
+    return is_apart && shares ? 3 * elements * tiles->across * work->m : 0;
+}
+
 /* Return the number of elements of repeated traffic; a reread element counts as 1 / CACHED_RATE. A is read for every
    column of tiles, B for every row of tiles (of blocks if a block keeps it), and C is read and written again by every
    pass over k after the first. A CORE_SHARED kernel moves nothing again. */
@@ -261,7 +271,7 @@ static double moved_again(const struct core_kernel *kernel, const struct tiles *
     const double b_reads = keeps_b ? ceil(m / launch->rows) : tiles->down;
     const double reread = (tiles->across - 1) * m * k + (b_reads - 1) * k * n;
     const double rewritten = 2 * floor((k - 1) / extent_or_unbounded(kernel->k_per_pass)) * m * n;
-    return (reread / CACHED_RATE + rewritten) * tiles->products;
+    return (reread / CACHED_RATE + rewritten + shared_sectors(kernel, tiles, work)) * tiles->products;
 }
 
 /* Return the work of the busiest multiprocessor divided by the mean. */
