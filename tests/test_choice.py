@@ -89,10 +89,21 @@ def test_on_a_host_a_launch_is_fitted_and_no_time_expected(module: ModuleType) -
     assert found.launch.splits < 13  # two multiprocessors
 
 
-def test_rates_are_of_the_latest_run_of_the_device(tmp_path: Path) -> None:
+def test_rates_are_the_medians_of_the_devices_runs(tmp_path: Path) -> None:
     with Store.open(tmp_path / "results.db", create=True) as store:
         old = tuning_run(started_at="2020-01-01T00:00:00+00:00")  # without multiprocessors, by an older tsm2-tune
         problem, config = Problem(512, 8, 512, "f32"), StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4)
         store.add_trial(old, trial(50.0, config, problem=problem, source=render(problem, config)))
-        rates = rates_of(one.run for one in store.winning(store.best()).values())
-    assert rates[GPU].multiprocessors == PROFILES["h200"].sms == SMS
+        (record,) = store.winning(store.best()).values()
+    run = record.run
+    runs = [
+        replace(
+            run,
+            started_at=f"2020-01-0{day}",
+            ceilings=replace(run.ceilings, read_gbytes_per_s=rate, gflops=tuple(of.items())),
+        )
+        for day, rate, of in ((1, 4000.0, {"f32": 3.0}), (2, 1000.0, {"f32": 5.0, "f64": 7.0}), (3, 3000.0, {}))
+    ]
+    rates = rates_of([*runs, runs[1]])[GPU]
+    assert rates.multiprocessors == PROFILES["h200"].sms == SMS
+    assert (rates.read_gbytes_per_s, rates.gflops) == (3000.0, {"f32": 4.0, "f64": 7.0})

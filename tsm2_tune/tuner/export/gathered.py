@@ -6,8 +6,10 @@ and measured rates of GPUs (`DeviceRates`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES
 from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
@@ -60,13 +62,23 @@ def gathered(
 
 
 def rates_of(runs: Iterable[TuningRun]) -> dict[str, DeviceRates]:
-    """Return the measured rates of the runs' devices by name, each from the device's latest run with rates."""
-    found, of_runs = dict[str, DeviceRates](), dict[str, str]()
+    """Return the measured rates of the runs' devices by name, each rate the median over the device's runs."""
+    found = defaultdict[str, dict[str, DeviceRates]](dict)
     for run in runs:
-        device, rates = run.identity.name, _rates(run)
-        if rates is not None and of_runs.get(device, "") <= run.started_at:
-            found[device], of_runs[device] = rates, run.started_at
-    return found
+        if (rates := _rates(run)) is not None:
+            found[run.identity.name][run.started_at] = rates
+    return {device: _median(list(rates.values())) for device, rates in found.items()}
+
+
+def _median(rates: Sequence[DeviceRates]) -> DeviceRates:
+    gflops = defaultdict[str, list[float]](list)
+    for one in rates:
+        for dtype, rate in one.gflops.items():
+            gflops[dtype].append(rate)
+    read, copy = (median(getattr(one, name) for one in rates) for name in ("read_gbytes_per_s", "copy_gbytes_per_s"))
+    return DeviceRates(
+        rates[0].multiprocessors, read, copy, {dtype: median(every) for dtype, every in gflops.items()}
+    )
 
 
 def _rates(run: TuningRun) -> DeviceRates | None:

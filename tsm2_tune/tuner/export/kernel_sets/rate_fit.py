@@ -20,10 +20,11 @@ from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 # Values that are tried: arithmetic rate as a multiple of the GPU's rate (tensor cores exceed 1), rate of rereads as a
-# multiple of the typical one, and the time factor if the kernel cannot use vectors.
+# multiple of the typical one, and the time factor if the kernel cannot use vectors, also in multiples of its prior.
 ARITHMETIC_RATES = (4.0, 2.5, 1.6, 1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)
 CACHED_RATES = (6.7, 3.3, 1.7, 1.0, 0.6, 0.3, 0.14)
 WITHOUT_VECTORS = (1.0, 1.15, 1.4, 1.8, 2.4)
+OF_PRIOR_WITHOUT_VECTORS = (1.0, 1.4, 2.0)
 # Kernel family -> prior value of the arithmetic rate; 1 for other families. They are the means for 276 winners on an
 # H100, and the medians for the pretuned winners of 16-bit elements and c128 on an H200. Families whose threads
 # read most operands from shared memory have lower rates.
@@ -58,7 +59,8 @@ def fitted(kernel: MeasuredKernel, device_rates: DeviceRates) -> Tiling:
     prior = replace(tiling, arithmetic_rate=PRIOR_ARITHMETIC.get(family_name_in(kernel.winner.config), 1.0))
     if not kernel.times:
         return prior
-    times, vector_factors = _times(kernel), sorted({*WITHOUT_VECTORS, prior.without_vectors})
+    near_prior = (factor * prior.without_vectors for factor in OF_PRIOR_WITHOUT_VECTORS)
+    times, vector_factors = _times(kernel), sorted({*WITHOUT_VECTORS, *near_prior})
     axes = np.meshgrid(ARITHMETIC_RATES, CACHED_RATES, vector_factors, indexing="ij")
     rates = np.stack(axes, axis=-1)  # [arithmetic, cached, vectors, 3 rates]
     predicted_us = _predicted_us(kernel, rates, times, device_rates)  # [arithmetic, cached, vectors, time]
