@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.databases import C128, C256, database_of
 from tests.fabricated import BASIS, GPU, PROBLEM, add_text, plain_sql, trial, tuning_run
 from tests.processes import python
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.source import KernelSource, code, digest_of
+from tsm2_tune.generator.source import KernelSource, _code, code, digest_of
 from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -41,6 +43,11 @@ RUN = tuning_run()
 )
 def test_a_comment_is_no_code(text: str, bare: str) -> None:
     assert code(text) == bare
+
+
+@given(st.text("/*'\"\\\n\r\v a", max_size=24))
+def test_the_code_of_a_text_is_that_of_its_paragraphs(text: str) -> None:
+    assert code(text) == _code.__wrapped__(text)  # of the whole text at once
 
 
 def test_texts_that_differ_in_comments_only_are_one_kernel() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.dtypes import DTYPES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import (
+    MOST_CACHED_KERNELS,
     MOST_CACHED_TEXTS,
     MOST_PLACED,
     REFERENCE_BLOCKS_PER_SM,
@@ -33,7 +34,7 @@ OF_KERNELS = re.compile(r"[\w .,:;='()+*%-]*", re.ASCII)
 OF_LITERALS = re.compile(r"[ -~]*")
 HEADERS_OF_TYPES = ("complex.cuh", "bfloat16.cuh", "float16.cuh")  # inserted before constants of these types
 BEGIN, END = "\n// Shared device headers; this kernel is at the end.\n", "// This kernel.\n\n"
-_INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"\n', re.MULTILINE)
+_INCLUDE = re.compile(r'#(?<!.#)include "([\w/]+\.cuh)"\n')  # a whole line; searches for # are fast
 _FOLDER = files("tsm2_tune") / "kernels"
 
 
@@ -59,25 +60,17 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
     return environment().get_template(template).render(values)
 
 
-@lru_cache(maxsize=MOST_CACHED_TEXTS)
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """Return the CUDA text and the launch of a configuration. The text is the same for every shape."""
-    family = family_named(config.family)
-    _refuse_others(config.text, OF_KERNELS, family.template)  # before the family uses the values
-    return KernelSource(
-        kernel=config.family,
-        text=_text(_Kernel(config.kernel_text, problem.op, problem.dtype_name, problem.is_batched, config, problem)),
-        defines=index_defines(problem.index_bits),
-        launch=family.launch(config, problem).of_batch(problem.batch),
-        dtype_name=problem.dtype_name,
-    )
+    text, launch = _kernel(_Key(config, problem.op, problem.dtype_name, problem.is_batched, config, problem))
+    return KernelSource(config.family, text, index_defines(problem.index_bits), launch, problem.dtype_name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kernel:
-    """Key of the cache of rendered texts. `config` and `problem` are not compared."""
+class _Key:
+    """Key of the caches of kernels and their texts. `config` and `problem` are not compared."""
 
-    kernel_text: str
+    kernel: KernelConfig | str  # the configuration, or its text without tunables of the launch
     op: str
     dtype_name: str
     is_batched: bool
@@ -85,10 +78,19 @@ class _Kernel:
     problem: Problem = field(compare=False)
 
 
+@lru_cache(maxsize=MOST_CACHED_KERNELS)
+def _kernel(key: _Key) -> tuple[str, Launch]:
+    """Return the CUDA text and the launch of the configuration. They are cached for all shapes."""
+    config, problem = key.config, key.problem
+    family = family_named(config.family)
+    _refuse_others(config.text, OF_KERNELS, family.template)  # before the family uses the values
+    return _text(replace(key, kernel=config.kernel_text)), family.launch(config, problem).of_batch(problem.batch)
+
+
 @lru_cache(maxsize=MOST_CACHED_TEXTS)
-def _text(kernel: _Kernel) -> str:
+def _text(key: _Key) -> str:
     """Return the rendered template of the kernel's family. It is cached for all shapes and launches."""
-    config, problem = kernel.config, kernel.problem
+    config, problem = key.config, key.problem
     family = family_named(config.family)
     values = {
         "about": family.summary,
@@ -96,7 +98,7 @@ def _text(kernel: _Kernel) -> str:
         **family.context(config, problem),
         "several_splits": config.has_splits,
         "batched": problem.is_batched,
-        "config": config.kernel_text,
+        "config": key.kernel,
         "kernel": config.family,
         "op": problem.op,
         "dtype": problem.dtype,
@@ -137,6 +139,8 @@ def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
                 f"{value[:40]!r} cannot be inserted into {template}, which accepts one line of plain characters:"
                 " use a text that `tsm2-tune space --list` or `best` prints"
             )
+    elif value is None or isinstance(value, int | float):
+        return
     elif isinstance(value, Mapping):
         _refuse_others(tuple(value.values()), allowed, template)
     elif is_dataclass(value):
@@ -144,7 +148,7 @@ def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
     elif isinstance(value, Iterable):
         for one in value:
             _refuse_others(one, allowed, template)
-    elif not isinstance(value, int | float | None):
+    else:
         raise TypeError(f"{template}: a template accepts no value of type {type(value).__name__}")
 
 
@@ -157,13 +161,21 @@ def with_headers(text: str) -> str:
     The header of the element type replaces the `#include` that names it. All other headers are inserted together, at
     the first of the other `#include`s.
     """
-    text = _INCLUDE.sub(lambda found: header(found[1]) if found[1] in HEADERS_OF_TYPES else found[0], text)
-    shared = "\n".join((BEGIN, *(f"// {name.rpartition('/')[2]}\n{header(name)}" for name in _needed(text)), END))
-    places = iter((shared,))
-    text = _INCLUDE.sub(lambda found: next(places, ""), text)
+    pieces = _INCLUDE.split(text)  # names of headers alternate with the text around them
+    names = pieces[1::2]
+    shared = iter([_shared(tuple(name for name in names if name not in HEADERS_OF_TYPES))])
+    pieces[1::2] = [header(name) if name in HEADERS_OF_TYPES else next(shared, "") for name in names]
+    text = "".join(pieces)
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
     return text
+
+
+@cache
+def _shared(names: tuple[str, ...]) -> str:
+    """Return the texts of these headers and of the headers that they include, each once."""
+    needed = dict.fromkeys(one for name in names for one in _needed_by(name))
+    return "\n".join((BEGIN, *(f"// {name.rpartition('/')[2]}\n{header(name)}" for name in needed), END))
 
 
 @cache
@@ -172,21 +184,14 @@ def header(name: str) -> str:
     return _INCLUDE.sub("", _read(name).removeprefix("#pragma once\n"))
 
 
-def _needed(text: str) -> dict[str, None]:
-    """Return the names of the headers that the text includes, directly or indirectly.
+@cache
+def _needed_by(name: str) -> tuple[str, ...]:
+    """Return the names of the headers that the header `name` includes, directly or indirectly, and then `name`.
 
     The headers that a header includes come before it.
     """
-    known = dict[str, None]()
-    for name in _INCLUDE.findall(text):
-        known |= _needed_by(name)
-    return known
-
-
-@cache
-def _needed_by(name: str) -> dict[str, None]:
-    """Return the names of the headers that the header `name` includes, directly or indirectly, and then `name`."""
-    return _needed(_read(name)) | {name: None}
+    included = _INCLUDE.findall(_read(name))
+    return tuple(dict.fromkeys((*(one for other in included for one in _needed_by(other)), name)))
 
 
 @cache

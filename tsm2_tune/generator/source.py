@@ -12,6 +12,8 @@ from tsm2_tune.generator.config import Launch
 SUPPORT_THREADS = 256  # threads of a block of the tuner's own kernels
 SPARSE_TERMS = 32  # nonzeros in a row or column of a sparse operand, so the most nonzero products in a sum
 MOST_CACHED_TEXTS = 2048  # each has 30 kB and takes milliseconds to render; a pack has over a thousand
+MOST_CACHED_KERNELS = 4096  # most differ in their launch only; the pretuned kernels of a card are 2,000
+MOST_CACHED_PARAGRAPHS = 4096  # the kernels of a pack have 3,000, of 700 bytes
 INDEX_BITS = (32, 64)  # possible widths of a kernel's index type
 MOST_PLACED = 4  # the most matrices that one of the tuner's kernels takes: A, B, C and a workspace
 REFERENCE_BLOCKS_PER_SM = 2  # launch bound of the kernels that compute reference results; it limits their registers
@@ -55,6 +57,14 @@ def digest_of(text: str) -> str:
 
 def code(text: str) -> str:
     """Return the CUDA text without comments, blank lines and trailing spaces."""
+    if "/*" in text:
+        return _code(text)
+    # Without such a comment, no literal and no comment has an empty line in it.
+    return "\n".join(filter(None, map(_code, text.split("\n\n"))))
+
+
+@lru_cache(maxsize=MOST_CACHED_PARAGRAPHS)
+def _code(text: str) -> str:
     bare = _LITERAL_OR_COMMENT.sub(lambda found: " " if found[0].startswith("/") else found[0], text)
     return "\n".join(line.rstrip() for line in bare.splitlines() if line.strip())
 

@@ -25,11 +25,13 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from functools import lru_cache
 from typing import Any
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, family_name_in
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.source import MOST_CACHED_KERNELS
 
 FAMILIES: dict[str, Family[Any]] = {
     family.name: family
@@ -52,6 +54,7 @@ def family_named(name: str) -> Family[Any]:
     return FAMILIES[name]
 
 
+@lru_cache(maxsize=MOST_CACHED_KERNELS)
 def parse_config(text: str) -> KernelConfig | None:
     """Return the configuration that `text` describes, of whichever family, such as tsm2:version=v3,threads=128,...
 

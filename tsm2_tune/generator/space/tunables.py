@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 TunableValue = int | str
@@ -33,7 +34,7 @@ class Tunable:
     ] = ()  # the first value is in the search space; a search tries the others only in its fastest configurations
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Declared:
     """A tunable with the name and the type of its field."""
 
@@ -41,12 +42,12 @@ class Declared:
     type: type[int] | type[str]
     tunable: Tunable
 
-    @property
+    @cached_property
     def word(self) -> str:
         """The key of the tunable in a configuration's text. Adjacent tunables may share a key."""
         return self.tunable.word or self.name
 
-    @property
+    @cached_property
     def default(self) -> int | None:
         """The default value, which a configuration's text omits; None if there is none."""
         return self.tunable.late[0] if self.tunable.late else self.tunable.default
