@@ -43,7 +43,7 @@ def add_trials(
 def _add_trial(
     connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, retries: Retries
 ) -> Kept:
-    paragraphs.add_source(connection, records.source_values(trial.source))
+    paragraphs.add_sources(connection, [trial.source.digest], lambda _: records.source_values(trial.source))
     key = {"device_name": device_name, "problem_id": problem_id, "config": trial.config.text, "basis": trial.basis}
     values = {
         "run_id": run_id,

@@ -15,8 +15,9 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.results import queries, records, vendor_measurements
 from tsm2_tune.tuner.results.best_view import Among, BestRow
+from tsm2_tune.tuner.results.kernel_sources import Sources
 from tsm2_tune.tuner.results.records import TrialRecord
-from tsm2_tune.tuner.results.storage import paragraphs, schema
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import DEFAULT_DATABASE, import_command, is_text, shown_name
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Cache
@@ -24,11 +25,15 @@ from tsm2_tune.tuner.results.validation import Row
 
 # Each statement is built once: SQLAlchemy takes longer to build a statement than to run it.
 RIVAL = ("device_name", "problem_id", "family")  # among trials with equal values the newest basis wins
-NEWEST_BASIS = (
-    select(schema.trial.c.basis)
-    .where(*(schema.trial.c[name] == bindparam(name) for name in RIVAL), schema.trial.c.superseded == 0)
-    .order_by(schema.trial.c.stamp.desc(), schema.trial.c.basis.desc())
+_OTHER = schema.trial.alias()
+_NEWEST = (
+    select(_OTHER.c.basis)
+    .where(*(_OTHER.c[name] == schema.trial.c[name] for name in RIVAL), _OTHER.c.superseded == 0)
+    .order_by(_OTHER.c.stamp.desc(), _OTHER.c.basis.desc())
     .limit(1)
+)
+_NEWEST_BASES = select(schema.trial.c.id, _NEWEST.scalar_subquery().label("basis")).where(
+    schema.trial.c.id.in_(bindparam("trial_ids", expanding=True))
 )
 
 
@@ -72,7 +77,6 @@ class _Trials:
     """Some trials' rows, and the rows to which they refer."""
 
     def __init__(self, connection: Connection, trial_ids: Sequence[int]) -> None:
-        self._connection = connection
         self._trials = _by(connection, schema.trial.c.id, trial_ids)
         rows = [row for found in self._trials.values() for row in found]
         self._problems = _by(connection, schema.problem.c.id, {row["problem_id"] for row in rows})
@@ -80,7 +84,9 @@ class _Trials:
         self._measurements = _by(connection, schema.measurement.c.trial_id, trial_ids)
         measured = [row["id"] for found in self._measurements.values() for row in found]
         self._samples = _by(connection, schema.sample.c.measurement_id, measured)
-        self._sources: dict[str, Row] = {}
+        self._sources = Sources(connection, {row["source_digest"] for row in rows})
+        newest = fetched(connection, _NEWEST_BASES, {"trial_ids": list(trial_ids)})
+        self._newest_bases = {row["id"]: row["basis"] for row in newest}
 
     def record(self, trial_id: int) -> TrialRecord:
         """Return one of the trials. Raise LookupError, TypeError or ValueError if a row is missing or damaged."""
@@ -88,11 +94,10 @@ class _Trials:
         rounds = tuple(
             (row["round"], records.measurement(row, self._samples[row["id"]])) for row in self._measurements[trial_id]
         )
-        newest_basis = self._connection.execute(NEWEST_BASIS, {name: found[name] for name in RIVAL}).scalar()
         trial = records.trial(
             found,
             problem=_only(self._problems, schema.problem, found["problem_id"]),
-            source=self._source(found["source_digest"]),
+            source=self._sources.row(found["source_digest"]),
             first=dict(rounds).get(0),
         )
         return TrialRecord(
@@ -101,14 +106,9 @@ class _Trials:
             trial=trial,
             rounds=rounds,
             ended_at=found["ended_at"],
-            current=not found["superseded"] and newest_basis == found["basis"],
+            current=not found["superseded"] and self._newest_bases[trial_id] == found["basis"],
             unchanged=records.is_unchanged(trial),
         )
-
-    def _source(self, digest: str) -> Row:
-        if digest not in self._sources:
-            self._sources[digest] = paragraphs.source_row(self._connection, digest)
-        return self._sources[digest]
 
 
 def _only(rows: Mapping[Any, Sequence[Row]], table: Table, key: Any) -> Row:

@@ -219,14 +219,21 @@ def trial_values(trial: Trial) -> dict[str, Any]:
     """Return the values of a row of `trial`, by column, except the columns for its run, device and problem."""
     return {
         **values_of(trial, schema.trial),
-        "family": trial.config.family,
-        "config": trial.config.text,
-        "tunables": trial.config.json,
-        "source_digest": trial.source.digest,
-        **{name: getattr(trial.source.launch, name) for name in schema.LAUNCH_OF_TRIAL},
+        **kernel_values(trial.config, trial.source),
         "superseded": 0,
         "search_ended": None,
         "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def kernel_values(config: KernelConfig, source: KernelSource) -> dict[str, Any]:
+    """Return the values of the columns of `trial` for a configuration and its kernel."""
+    return {
+        "family": config.family,
+        "config": config.text,
+        "tunables": config.json,
+        "source_digest": source.digest,
+        **{name: getattr(source.launch, name) for name in schema.LAUNCH_OF_TRIAL},
     }
 
 

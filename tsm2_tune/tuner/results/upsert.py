@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, Executable, Table, bindparam, insert, select
@@ -29,24 +28,25 @@ def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> in
     return int(connection.execute(_adding(table), values).scalar_one())
 
 
-def add_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Insert the rows, and return their ids in the order of the rows."""
-    numbers = list[int]()
-    for _, same in groupby(rows, key=lambda row: row.keys()):  # all rows of a statement have the same columns
-        numbers += connection.execute(_adding(table), list(same)).scalars()
-    return numbers
+def add_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert the rows, which have the same columns, in their order."""
+    if rows:
+        connection.execute(_inserting(table), rows)
 
 
 def add_times(connection: Connection, table: Table, samples: Table, times: Sequence[Times]) -> None:
     """Insert measurements into `table`, and their samples into the table `samples`."""
-    numbers = add_all(connection, table, [values for values, _ in times])
-    rows = [
+    rows = [values for values, _ in times]
+    if not any(samples_us for _, samples_us in times):  # no sample needs a measurement's id, which is slow to return
+        add_all(connection, table, rows)
+        return
+    numbers = connection.execute(_adding(table), rows).scalars()
+    samples_of = [
         {"measurement_id": number, "ordinal": ordinal, "us": us}
         for number, (_, samples_us) in zip(numbers, times, strict=True)
         for ordinal, us in enumerate(samples_us)
     ]
-    if rows:
-        connection.execute(_inserting(samples), rows)
+    add_all(connection, samples, samples_of)
 
 
 @cache
@@ -74,9 +74,10 @@ def found_or_added(connection: Connection, table: Table, values: Mapping[str, An
     return added(connection, table, values) if present is None else present
 
 
-def add_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
-    """Insert the row, unless a row with the same key exists."""
-    connection.execute(_once(connection.dialect.name, table), values)
+def add_once(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert the rows, except those with the key of an existing row."""
+    if rows:
+        connection.execute(_once(connection.dialect.name, table), rows)
 
 
 def add_or_change(connection: Connection, table: Table, key: Collection[str], values: Mapping[str, Any]) -> None:

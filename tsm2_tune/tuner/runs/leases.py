@@ -104,7 +104,7 @@ class Leases:
             if row is None:  # or it is locked, and nothing is inserted
                 values = {"owner": self.owner, "expires_at": now, "deaths": 0}
                 keys = {"device_name": self.device_name, "problem": problem.text}
-                add_once(connection, schema.lease, keys | values)
+                add_once(connection, schema.lease, [keys | values])
             elif row["owner"] != self.owner and (lease := _valid(row, now))["owner"] == NOBODY:
                 connection.execute(_TAKE_OVER, key | _counted_death(lease))
                 self._recorded.pop(problem, None)

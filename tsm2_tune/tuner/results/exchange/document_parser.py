@@ -57,7 +57,7 @@ def _parse_entry(entry: Entry) -> ParsedTrials:
             del trials[key]
         else:
             _check(entry.problem, tried, source)
-            parsed.sources[source.digest] = records.source_values(source)
+            parsed.sources[source.digest] = source
     rounds = []
     for one in part.rounds:
         timed = {key: timed for key, timed in one.timed.items() if key in trials}

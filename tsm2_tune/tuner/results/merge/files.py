@@ -13,7 +13,7 @@ from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.results.exchange import document_parser as exchange
 from tsm2_tune.tuner.results.merge.importer import Incoming, Show, stored
-from tsm2_tune.tuner.results.merge.problem_rows import Writer
+from tsm2_tune.tuner.results.merge.problem_rows import Change, Writer, batches
 from tsm2_tune.tuner.results.merge.text_parser import (
     Kind,
     ParsedTrials,
@@ -45,7 +45,7 @@ def opened(place: Path | Address, show: Show) -> Iterator[Incoming]:
     parsed = parse_file(place, show) if kind is Kind.TEXT else exchange.parse_file(place)
     _refuse_nothing(place, parsed)
     parts, left_out = list(parsed.parts.items()), tuple(parsed.left_out.values())
-    yield Incoming(parts, parsed.sources.__getitem__, left_out=left_out)
+    yield Incoming(parts, parsed.source, left_out=left_out)
 
 
 def _refuse_nothing(path: Path, parsed: ParsedTrials) -> None:
@@ -88,7 +88,7 @@ def _convert(text: Path, content: bytes, key: str) -> Path:
             ) from error
         database = work.folder / "text.db"
         with Database.open(database, create=True) as made, made.transaction(writes=True) as connection:
-            writer = Writer(connection, parsed.sources.__getitem__)
-            for (device_name, problem), part in parsed.parts.items():
-                writer.write(device_name, problem, part, is_new=True)
+            writer = Writer(connection, parsed.source)
+            for some in batches(list(parsed.parts.items())):
+                writer.write([Change(*place, part, is_new=True) for place, part in some])
         return cache.keep(database, key, SUFFIX, 0)

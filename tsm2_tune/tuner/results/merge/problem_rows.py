@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     Column,
@@ -15,23 +16,38 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    bindparam,
     cast,
     delete,
     func,
     select,
+    tuple_,
     update,
 )
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import forget, loader, records, vendor_measurements
+from tsm2_tune.tuner.results.kernel_sources import Sources
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Measurement
-from tsm2_tune.tuner.results.upsert import add_all, add_times, found, found_or_added
+from tsm2_tune.tuner.results.upsert import Times, add_all, add_alone, add_times, found, found_or_added
 from tsm2_tune.tuner.results.validation import Row, checked
 
+MOST_IN_BATCH = 256  # trials that are written together; a statement for each problem would take longer
+_OF_PROBLEMS = select(schema.problem.c.id, *records.PROBLEM_KEY).where(
+    tuple_(*records.PROBLEM_KEY).in_(bindparam("keys", expanding=True))
+)
+_UNIQUE = ("device_name", "problem_id", "config", "basis")  # of a trial
+_PLACE_OF_TRIAL = _UNIQUE[:2]
+_OF_PLACES = select(schema.trial.c.id, *(schema.trial.c[name] for name in _UNIQUE)).where(
+    *(schema.trial.c[name].in_(bindparam(name, expanding=True)) for name in _PLACE_OF_TRIAL)
+)
+K = TypeVar("K")
+# Values of a row that is of a trial, with the trial's key and the ids of its problem's trials by key.
+_OfTrial = tuple[dict[TrialKey, int], TrialKey, dict[str, Any]]
 _Kernels = list[tuple[Row, Timed]]  # a trial's measurements in final comparisons, with their rows
 IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", "final", "final_stamp"})
 
@@ -51,6 +67,35 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
     )
     found = fetched(connection, query.order_by(trial.device_name, *records.PROBLEM_KEY))
     return [(records.value_of(row, trial.device_name), records.problem_of(row)) for row in found]
+
+
+def problem_ids(connection: Connection, problems: Iterable[Problem]) -> dict[Problem, int]:
+    """Return the ids of the rows of these problems, at most MOST_IN_BATCH, without those that have no row."""
+    of_key = {tuple(records.problem_key(one).values()): one for one in problems}
+    rows = connection.execute(_OF_PROBLEMS, {"keys": list(of_key)}) if of_key else ()
+    return {of_key[tuple(key)]: number for number, *key in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """All rows of one problem on one device, which a Writer stores instead of the rows in the database."""
+
+    device_name: str
+    problem: Problem
+    part: Part
+    is_new: bool  # whether the database has no such rows
+
+
+def batches(parts: Sequence[tuple[K, Part]]) -> Iterator[Sequence[tuple[K, Part]]]:
+    """Divide the parts into batches of at most MOST_IN_BATCH trials, or of a single part."""
+    first = trials = 0
+    for at, (_, part) in enumerate(parts):
+        trials += len(part.trials)
+        if trials > MOST_IN_BATCH and at > first:
+            yield parts[first:at]
+            first, trials = at, len(part.trials)
+    if parts:
+        yield parts[first:]
 
 
 class Reader:
@@ -81,17 +126,22 @@ class Reader:
         for row, samples in self._times(schema.measurement, schema.sample, of_trials):
             measured[row["trial_id"]].append((row, samples))
         trials, rounds = list[Tried](), list[Round]()
-        for row in fetched(self._connection, select(trial).where(of_part).order_by(trial.c.id)):
+        rows = fetched(self._connection, select(trial).where(of_part).order_by(trial.c.id))
+        digests = dict.fromkeys(row["source_digest"] for row in rows)
+        new = [one for one in digests if (schema.source.name, one) not in self._rows]
+        self._sources = Sources(self._connection, new)
+        for row in rows:
             with self._reading(row["id"]):
                 tried, finals = self._tried(row, measured[row["id"]])
-                rounds += [self._round(one, {tried.key: timed}, {}) for one, timed in finals]
+                key = tried.key
+                rounds += [self._round(one, {key: timed}, {}) for one, timed in finals]
                 trials.append(tried)
         rounds += self._vendor(device_name, problem_id)
         return part_of(trials, rounds)
 
     def source(self, digest: str) -> Row:
         """Return the row of the kernel source with this digest, and its text. Raise KeyError if there is none."""
-        return self._one(schema.source, digest)
+        return Sources(self._connection, [digest]).row(digest)
 
     def _round(self, row: Row, timed: Mapping[TrialKey, Timed], vendor: Mapping[str, Timed]) -> Round:
         """Return a Round with this single measurement. Rounds of the same final comparison are joined later."""
@@ -111,7 +161,7 @@ class Reader:
             else:
                 firsts[one["round"]] = timed
                 first = time if one["round"] == 0 else first
-        source = self.source(row["source_digest"])
+        source = self._one(schema.source, row["source_digest"])
         problem = self._one(schema.problem, row["problem_id"])
         records.trial(row, problem=problem, source=source, first=first)  # raises for an invalid row
         others = tuple(one for number, one in sorted(firsts.items(), reverse=True) if number < 0)
@@ -166,15 +216,13 @@ class Reader:
         place = (table.name, key)
         if place not in self._rows:
             self._rows[place] = (
-                paragraphs.source_row(self._connection, key)
-                if table is schema.source
-                else loader.row_of(self._connection, table, key)
+                self._sources.row(key) if table is schema.source else loader.row_of(self._connection, table, key)
             )
         return self._rows[place]
 
 
 class Writer:
-    """Writer of all rows of one problem on one device at a time, in one transaction.
+    """Writer of all rows of some problems at a time, in one transaction.
 
     `source` returns the row of a kernel source by its digest, for those that the database lacks.
     """
@@ -184,38 +232,40 @@ class Writer:
         self._runs: dict[RunKey, int] = {}
         self._digests: set[str] = set()  # digests of the kernels in the database
 
-    def write(self, device_name: str, problem: Problem, part: Part, *, is_new: bool) -> None:
-        """Replace the rows of this problem on this device, of which there are none if `is_new`. Trials keep their
-        ids.
-        """
-        problem_id = found_or_added(self._connection, schema.problem, records.problem_values(problem))
-        ids = {} if is_new else self._emptied(device_name, problem_id)
-        ordered = sorted(part.trials.items(), key=lambda item: (item[1].values["stamp"], item[0]))
-        self._write_sources({tried.values["source_digest"] for _, tried in ordered})
-        new = list[tuple[TrialKey, dict[str, Any]]]()
-        for key, tried in ordered:
-            place = {"run_id": self._run_id(tried.run), "device_name": device_name, "problem_id": problem_id}
-            if key in ids:
-                at = schema.trial.c.id == ids[key]
-                self._connection.execute(update(schema.trial).where(at), {**tried.values, **place})
-            else:
-                new.append((key, {**tried.values, **place}))
-        keys = (key for key, _ in new)
-        ids |= zip(keys, add_all(self._connection, schema.trial, [values for _, values in new]), strict=True)
-        of_trials = [
-            ({"trial_id": ids[key], **self._values(number, timed, of)}, timed.samples_us)
-            for key, number, timed, of in _times_in_order(part)
-        ]
-        of_vendor = [
-            ({"problem_id": problem_id, **self._values(number, timed, one)}, timed.samples_us)
-            for number, one in enumerate(part.rounds, 1)
-            for timed in one.vendor.values()
-        ]
+    def write(self, changes: Sequence[Change]) -> None:
+        """Replace the rows of these problems. Trials keep their ids."""
+        problems = self._problem_ids([one.problem for one in changes])
+        digests = {tried.values["source_digest"] for one in changes for tried in one.part.trials.values()}
+        paragraphs.add_sources(self._connection, digests - self._digests, self._source)
+        self._digests |= digests
+        new, times, vendor = list[_OfTrial](), list[tuple[_OfTrial, Sequence[float]]](), list[Times]()
+        for one in changes:
+            place: dict[str, Any] = {"device_name": one.device_name, "problem_id": problems[one.problem]}
+            ids = {} if one.is_new else self._emptied(**place)
+            for key, tried in sorted(one.part.trials.items(), key=lambda item: (item[1].values["stamp"], item[0])):
+                values = {**tried.values, **place, "run_id": self._run_id(tried.run)}
+                if key in ids:
+                    self._connection.execute(update(schema.trial).where(schema.trial.c.id == ids[key]), values)
+                else:
+                    new.append((ids, key, values))
+            times += (
+                ((ids, key, self._values(number, timed, of)), timed.samples_us)
+                for key, number, timed, of in _times_in_order(one.part)
+            )
+            vendor += (
+                ({"problem_id": place["problem_id"], **self._values(number, timed, of)}, timed.samples_us)
+                for number, of in enumerate(one.part.rounds, 1)
+                for timed in of.vendor.values()
+            )
+        self._add_trials(new)
+        of_trials = [({"trial_id": ids[key], **values}, samples_us) for (ids, key, values), samples_us in times]
         add_times(self._connection, schema.measurement, schema.sample, of_trials)
-        add_times(self._connection, schema.vendor_measurement, schema.vendor_sample, of_vendor)
+        add_times(self._connection, schema.vendor_measurement, schema.vendor_sample, vendor)
 
     def _emptied(self, device_name: str, problem_id: int) -> dict[TrialKey, int]:
-        """Delete all measurements of this problem on this device, and delete trials that are duplicates."""
+        """Delete all measurements of this problem on this device, and duplicates of trials. Return the other
+        trials' ids.
+        """
         trial = schema.trial
         of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
         ids, doubled = _ids(self._connection, and_(*of_part))
@@ -226,15 +276,22 @@ class Writer:
         vendor_measurements.remove(self._connection, vendor.problem_id == problem_id, of_device)
         return ids
 
-    def _write_sources(self, digests: set[str]) -> None:
-        """Insert the kernel sources with these digests, unless the database has them."""
-        stored = schema.source.c.digest
-        asked = digests - self._digests
-        if asked:
-            found = self._connection.execute(select(stored).where(stored.in_(asked)))
-            for digest in sorted(asked - set(found.scalars())):
-                paragraphs.add_source(self._connection, self._source(digest))
-        self._digests |= asked
+    def _add_trials(self, new: Sequence[_OfTrial]) -> None:
+        """Insert trials, and add their ids to the ids of their problems' trials."""
+        add_all(self._connection, schema.trial, [values for _, _, values in new])
+        places = {name: list({values[name] for _, _, values in new}) for name in _PLACE_OF_TRIAL}
+        found = {tuple(place): number for number, *place in self._connection.execute(_OF_PLACES, places)}
+        for ids, key, values in new:
+            ids[key] = found[tuple(values[name] for name in _UNIQUE)]
+
+    def _problem_ids(self, problems: Sequence[Problem]) -> dict[Problem, int]:
+        """Return the ids of the rows of these problems. Insert rows that do not exist."""
+        known = problem_ids(self._connection, problems)
+        if known.keys() != set(problems) and add_alone(self._connection, schema.problem):
+            known = problem_ids(self._connection, problems)
+        new = [one for one in dict.fromkeys(problems) if one not in known]
+        add_all(self._connection, schema.problem, [records.problem_values(one) for one in new])
+        return known | problem_ids(self._connection, new)
 
     def _run_id(self, run: RunKey) -> int:
         if run not in self._runs:

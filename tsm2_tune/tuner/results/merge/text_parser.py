@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import lru_cache
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records
-from tsm2_tune.tuner.results.columns import nested_of, record_of, values_of
+from tsm2_tune.tuner.results.columns import nested_of
+from tsm2_tune.tuner.results.merge.problem_rows import own_columns
 from tsm2_tune.tuner.results.merge.serializer import (
     DIGITS,
     LINES,
@@ -44,11 +46,10 @@ from tsm2_tune.tuner.results.merge.union import (
     Timed,
     TrialKey,
     Tried,
-    part_of,
 )
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN, is_text
-from tsm2_tune.tuner.results.trial import Measurement, Outcome, Trial, Verdict, in_a_line
+from tsm2_tune.tuner.results.trial import LoadedResources, Outcome, Verdict, in_a_line
 from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_VALUES = 4_000_000  # values in a file
@@ -58,6 +59,22 @@ MOST_SPACE = 256  # bytes before the first brace of another JSON object
 LINES_SHOWN = 100  # lines between two reports of progress
 UNTOLD = "right, by a file of trials"
 MOST_TEXT = 100  # characters of a configuration or problem in a sentence
+MOST_PROBLEMS = 4096  # at hand, since a problem has many lines
+_OF_TRIAL = tuple(schema.trial.c[name] for name in ("config", *OF_TRIAL, "stamp"))
+_OF_VENDOR = tuple(schema.vendor_measurement.c[name] for name in OF_VENDOR)
+_OF_TIME = tuple(schema.measurement.c[name] for name in (*TIME[:1], *TIME[2:-1], "summary_of"))
+_OF_FINAL = tuple(schema.measurement.c[name] for name in ("final", "final_stamp"))
+# Values of a row of `trial` that no file of trials has. Its trials have correct results.
+_OF_ANY_TRIAL = {
+    **dict.fromkeys(one.name for one in own_columns(schema.trial)),
+    "outcome": Outcome.OK.value,
+    "detail": "",
+    "verdict_correct": 1,
+    "verdict_detail": UNTOLD,
+    "compile_seconds": 0.0,
+    "total_seconds": 0.0,
+    "superseded": 0,
+}
 _KEY, _SOURCE = re.compile(rf"[0-9a-f]{{{DIGITS}}}"), re.compile(rf"[0-9a-f]{{{SOURCE_DIGITS}}}")
 WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -67,8 +84,12 @@ class ParsedTrials:
     """The trials that were read from a text file."""
 
     parts: dict[tuple[str, Problem], Part] = field(default_factory=dict)  # by device and problem
-    sources: dict[str, Row] = field(default_factory=dict)  # rows of `source`, by digest
+    sources: dict[str, KernelSource] = field(default_factory=dict)  # by digest
     left_out: dict[str, str] = field(default_factory=dict)  # the reason, by configuration
+
+    def source(self, digest: str) -> Row:
+        """Return the row of the kernel source with this digest, and its text."""
+        return records.source_values(self.sources[digest])
 
 
 class Kind(Enum):
@@ -129,7 +150,7 @@ def parse_content(path: Path, content: bytes, show: Callable[[float], object] = 
             if number % LINES_SHOWN == 0:
                 show(stream.tell() / len(content))
             if not line.isspace():
-                reader.read(json.loads(line, parse_constant=refuse_constant), is_head=number == 1)
+                reader.read(_DECODER.decode(line), is_head=number == 1)
         return reader.finish()
     except WRONG as error:
         raise _unlike(path, number, error, content) from None
@@ -220,7 +241,7 @@ class _Reader:
         for place, trials in self._trials.items():
             finals = ((*self._finals[at], at, times) for at, times in self._rounds[place].items())
             rounds = [Round(run, at, stamp, *times) for run, stamp, at, times in finals]
-            self._parsed.parts[place] = part_of(trials.values(), rounds)
+            self._parsed.parts[place] = Part(trials, sorted(rounds, key=lambda one: one.place))
         return self._parsed
 
     def _read_tools(self, line: dict[str, Any]) -> None:
@@ -236,15 +257,13 @@ class _Reader:
         _once(self._bases, _key(line["key"]), digest)
 
     def _read_final(self, line: dict[str, Any]) -> None:
-        columns = (schema.measurement.c[name] for name in ("final", "final_stamp"))
-        values = checked({"final": line["key"], "final_stamp": line["stamp"]}, columns)
+        values = checked({"final": line["key"], "final_stamp": line["stamp"]}, _OF_FINAL)
         if None in values.values():
             raise ValueError("a final without key or stamp")
         _once(self._finals, values["final"], (self._runs[_key(line["run"])][0], values["final_stamp"]))
 
     def _read_trial(self, line: dict[str, Any]) -> None:
-        columns = schema.trial.c
-        values = checked(line, [columns.config, *(columns[name] for name in OF_TRIAL)])
+        values = checked(line, _OF_TRIAL)
         problem = parse_problem(line["problem"])
         times = [self._time(problem, time) for time in _list(line["times"])]
         device = device_of(times[0][1].run)
@@ -256,21 +275,17 @@ class _Reader:
             raise ValueError(
                 "its first time does not belong to it, or another time does not belong to a final on its device"
             )
-        self._parsed.sources[source.digest] = records.source_values(source)
-        known = values | dict.fromkeys(("compile_limit_seconds", "run_limit_seconds"))
-        known |= {"outcome": Outcome.OK, "detail": "", "compile_seconds": 0.0, "total_seconds": 0.0}
-        known |= {"verdict_correct": 1, "verdict_detail": UNTOLD}
-        known |= {name: own.values[name] for name in ("cache", "floor_us")}
-        given = {
-            "problem": problem,
-            "config": config,
+        self._parsed.sources[source.digest] = source
+        stored = {
+            **_OF_ANY_TRIAL,
+            **values,
+            **records.kernel_values(config, source),
             "basis": self._bases[_key(line["basis"])],
-            "source": source,
-            "measurement": None,
+            "ended_at": own.run[STARTED_AT],  # the file has no later time
+            **{name: own.values[name] for name in ("cache", "floor_us")},
         }
-        stored = records.trial_values(record_of(Trial, known, **given)) | {"first_basis": None}
-        stored["ended_at"] = own.run[STARTED_AT]  # the file has no later time
-        stored |= checked(line, [columns.stamp])
+        nested_of(LoadedResources, stored)
+        nested_of(Verdict, stored)
         place, tried = (device, problem), Tried(own.run, stored, own)
         key = tried.key
         _once(self._trials[place], key, tried)
@@ -280,8 +295,7 @@ class _Reader:
     def _read_vendor(self, line: dict[str, Any]) -> None:
         ratio = math.inf if line["verdict_worst_ratio"] is None else line["verdict_worst_ratio"]
         detail = UNTOLD if line["verdict_correct"] == 1 else "wrong, by a file of trials"
-        columns = (schema.vendor_measurement.c[name] for name in OF_VENDOR)
-        values = checked(line | {"verdict_worst_ratio": ratio}, columns) | {"verdict_detail": detail}
+        values = checked(line | {"verdict_worst_ratio": ratio}, _OF_VENDOR) | {"verdict_detail": detail}
         nested_of(Verdict, values)
         problem = parse_problem(line["problem"])
         at, timed = self._time(problem, [line[name] for name in TIME])
@@ -300,15 +314,13 @@ class _Reader:
     def _time(self, problem: Problem, members: Any) -> tuple[str | None, Timed]:
         """Return (id of the final comparison, measurement). The id is None if the search made the measurement."""
         line = dict(zip(TIME, _list(members), strict=True))
-        table = schema.measurement
-        names = ("final", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "summary_of")
-        v = checked(line | {"summary_of": line["samples"]}, [table.c[name] for name in names])
-        if v["summary_of"] is None:
+        values = checked(line | {"summary_of": line["samples"]}, _OF_TIME)
+        if values["summary_of"] is None:
             raise ValueError("a time has no samples")
-        records.check_interval(v["low_us"], v["median_us"], v["high_us"])
+        records.check_interval(values["low_us"], values["median_us"], values["high_us"])
         run, ceilings = self._runs[_key(line["run"])]
-        row = values_of(record_of(Measurement, v, samples_us=()), table) | {"floor_us": ceilings.floor_us(problem)}
-        return v["final"], Timed(run, row, ())
+        final = values.pop("final")
+        return final, Timed(run, values | {"slowed": None, "floor_us": ceilings.floor_us(problem)}, ())
 
     def _kernel(
         self, problem: Problem, text: str, source: Any, device: str
@@ -349,6 +361,11 @@ def _list(value: Any) -> Sequence[Any]:
 def parse_problem(text: Any) -> Problem:
     if not isinstance(text, str):
         raise TypeError(f"{shown(text)} is no problem")
+    return _problem(text)
+
+
+@lru_cache(maxsize=MOST_PROBLEMS)
+def _problem(text: str) -> Problem:
     problem = Problem.parse(text[:MOST_TEXT])
     if problem.text != text:
         raise ValueError(f"{shown(text)} is not in canonical form")
@@ -361,3 +378,6 @@ def device_of(run: RunKey) -> str:
 
 def refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant)

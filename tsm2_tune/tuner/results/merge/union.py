@@ -132,6 +132,11 @@ class Round:
         _refuse_stamp(self.stamp)
 
     @property
+    def place(self) -> tuple[int, str]:
+        """The sort key of a part's final comparisons."""
+        return self.stamp, self.final
+
+    @property
     def members(self) -> dict[tuple[Any, ...], Timed]:
         """All measurements of the final comparison, by trial or by vendor library."""
         return {**self.timed, **{(library,): one for library, one in self.vendor.items()}}
@@ -161,12 +166,14 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
         every[key] = _join_tries(every[key], tried) if key in every else tried
     for one in rounds:
         finals[one.final] = _joined(finals[one.final], one) if one.final in finals else one
-    return Part(every, sorted(finals.values(), key=lambda one: (one.stamp, one.final)))
+    return Part(every, sorted(finals.values(), key=lambda one: one.place))
 
 
 def union(ours: Part, theirs: Part, has_current_kernel: Callable[[Tried], bool]) -> Part:
     """Return the merged rows of both parts. Return the object `ours` itself if `theirs` adds nothing."""
-    joined = part_of((*ours.trials.values(), *theirs.trials.values()), (*ours.rounds, *theirs.rounds))
+    joined = theirs
+    if ours.trials or ours.rounds:
+        joined = part_of((*ours.trials.values(), *theirs.trials.values()), (*ours.rounds, *theirs.rounds))
     found = Part(_competing(joined.trials, has_current_kernel), joined.rounds)
     return ours if (dict(found.trials), list(found.rounds)) == (dict(ours.trials), list(ours.rounds)) else found
 

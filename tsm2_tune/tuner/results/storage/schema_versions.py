@@ -78,7 +78,7 @@ def _to_26(connection: Connection) -> None:
         of_digest = source.digest == digest
         text = connection.execute(select(source.paragraphs).where(of_digest)).scalar_one()
         if isinstance(text, str) and KERNEL_TEXT.contains(text):  # a damaged text is refused when it is read
-            values = {"paragraphs": paragraphs.add_text(connection, text)}
+            values = {"paragraphs": paragraphs.add_texts(connection, [text])[0]}
             connection.execute(update(schema.source).where(of_digest).values(values))
 
 
