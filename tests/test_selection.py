@@ -9,10 +9,11 @@ import pytest
 
 from tests.command import run
 from tests.databases import database_of
-from tests.fabricated import GPU, configuration, trial, tuning_run
+from tests.fabricated import GPU, configuration, plain_sql, trial, tuning_run
 from tsm2_tune.api.selection import selected
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +85,16 @@ def test_types_ops_and_layouts_are_selected_as_they_are_tuned(
 ) -> None:
     which = selected(None, None, dtype, op, layout=layout)
     assert [one for one in EVERY.split() if Problem.parse(f"8x8x8:{one}") in which] == found.split()
+
+
+def test_a_database_without_a_winner_says_so_and_one_of_unknown_outcomes_is_refused(path: Path) -> None:
+    result = run("best", "--db", database_of(path, trial(outcome=Outcome.CRASHED)))
+    assert (result.exit_code, f"{path} has no winner yet: tune first" in result.stderr) == (1, True)
+    assert json.loads(run("best", "--json", "--db", str(path)).stdout)["best"] == []
+    plain_sql(path, "UPDATE trial SET outcome = 'skipped'")  # as a newer version might store it
+    for command in ("best", "export --format csv -o -", "predict --shapes 8x8x8"):
+        said = run(*command.split(), "--db", str(path))
+        assert (said.exit_code, "another version may have stored it" in said.stderr) == (2, True), said.output
 
 
 def test_a_device_that_may_be_several_is_asked_for_by_more(database: str, path: Path) -> None:

@@ -272,12 +272,12 @@ def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outc
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
     """Return the problems as a tuple. Raise InputError if one is computed by no family, or by none of the named."""
-    from tsm2_tune.generator.families import FAMILIES  # slow to import
+    from tsm2_tune.generator.families import computed_by_none, families_for  # slow to import
 
     for problem in problems:
-        able = [name for name, family in FAMILIES.items() if family.supports(problem)]
+        able = families_for(problem)
         if not able:
-            raise InputError(f"no kernel family computes {problem.text}: choose another --op, --dtype or shape")
+            raise InputError(computed_by_none(problem))
         if families and not set(families) & set(able):
             raise InputError(
                 f"{problem.text} is computed by {', '.join(able)}, not by {', '.join(families)}:"

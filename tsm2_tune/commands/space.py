@@ -79,7 +79,8 @@ def space(
 
     Without --shapes, it counts the configurations for a large square product. Guidelines are rules that drop
     configurations which are probably slow. --audit shows how much faster the dropped ones would have been; it needs
-    trials of them, so tune with --guidelines none first.
+    trials of them, so tune with --guidelines none first. The exit status is 1 if no configuration is left of a
+    problem.
     """
     _refuse_unused(ctx, is_audit, is_of_families)
     if is_of_families:
@@ -98,14 +99,15 @@ def space(
     if as_lines:
         for one in searched:
             _print_kept(one)
-        return
-    if as_json:
+    elif as_json:
         print_json([plan_tables.space_counts(one) for one in searched])
-        return
-    for one in searched:
-        plan_tables.print_space(one, tables.console(), explain=explain)
-    if not (is_given(ctx, "shapes") or is_given(ctx, "items")):
-        tell(f"no shape is named: this is {LARGE_SQUARE}; for another: tsm2-tune space 20480x16x20480")
+    else:
+        for one in searched:
+            plan_tables.print_space(one, tables.console(), explain=explain)
+        if not (is_given(ctx, "shapes") or is_given(ctx, "items")):
+            tell(f"no shape is named: this is {LARGE_SQUARE}; for another: tsm2-tune space 20480x16x20480")
+    if not all(one.kept for one in searched):
+        ctx.exit(1)
 
 
 def _print_kept(searched: SearchSpace) -> None:

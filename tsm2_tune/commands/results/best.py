@@ -28,8 +28,15 @@ if TYPE_CHECKING:
 @option("--limit", type=WholeNumber(min=1), metavar="N", help="Only the first N.")
 @option("--long", "is_long", is_flag=True, help="Show configurations, ties and other states of the L2 too.")
 @json_option
+@click.pass_context
 def best(
-    database: str, which: dict[str, Any], sort: str | None, limit: int | None, is_long: bool, as_json: bool
+    ctx: click.Context,
+    database: str,
+    which: dict[str, Any],
+    sort: str | None,
+    limit: int | None,
+    is_long: bool,
+    as_json: bool,
 ) -> None:
     """Show the fastest kernel of each problem.
 
@@ -39,7 +46,7 @@ def best(
 
     Times are medians in microseconds. +- is the distance to the farther end of the 95 % confidence interval. x is
     cuBLAS's time divided by the kernel's. % floor is the least time that memory and arithmetic allow, divided by the
-    kernel's time. `show TRIAL` prints more about a trial.
+    kernel's time. `show TRIAL` prints more about a trial. The exit status is 1 if there is no winner.
     """
     from tsm2_tune.api.selection import selected
 
@@ -59,6 +66,8 @@ def best(
         click.echo(json_text(rows[:limit], shown_name(database)), nl=False)
     else:
         tables.winners_table(rows, tables.console(), limit=limit, is_long=is_long)
+    if not rows:
+        ctx.exit(1)
 
 
 def refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:

@@ -31,6 +31,7 @@ from typing import Any
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, family_name_in
 from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import MOST_CACHED_KERNELS
 
 FAMILIES: dict[str, Family[Any]] = {
@@ -52,6 +53,16 @@ def family_named(name: str) -> Family[Any]:
     if name not in FAMILIES:
         raise InputError(f"unknown family {name!r}: expected one of {', '.join(FAMILIES)}")
     return FAMILIES[name]
+
+
+def families_for(problem: Problem) -> list[str]:
+    """Return the names of the families that compute the problem."""
+    return [name for name, family in FAMILIES.items() if family.supports(problem)]
+
+
+def computed_by_none(problem: Problem) -> str:
+    """Return the message for a problem that no family computes."""
+    return f"no kernel family computes {problem.text}: choose another --op, --dtype or shape"
 
 
 @lru_cache(maxsize=MOST_CACHED_KERNELS)

@@ -12,7 +12,7 @@ from tsm2_tune.tuner.export.gathered import gathered
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
 from tsm2_tune.tuner.export.measured_times import VendorElsewhere, vendor_elsewhere
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
-from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels, no_kernel
+from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
@@ -28,19 +28,15 @@ def exported_kernels(
     """Return the kernels for the device among which an exported module would choose.
 
     With `problems`, only winners with the element type and op of one of the problems or of its transpose are
-    included. `tell` is called with a sentence about excluded winners. Raise InputError if there is no winner.
+    included. `tell` is called with a sentence about excluded winners. Raise InputError if the device has no winner.
     """
     transposes = [problem.transposed for problem in problems if SAME not in problem.op]
     kinds = {(problem.dtype_name, problem.op) for problem in (*problems, *transposes)}
     every = store.best(device=device)
-    rows = [row for row in every if not kinds or (row.dtype, row.op) in kinds]
-    if not rows:
+    if not every:
         place = str(store.path)
-        raise InputError(
-            no_kernel(place, problems[0])
-            if problems
-            else f"{place} has no kernel for {device}: {command_on('best', place)} shows what it has"
-        )
+        raise InputError(f"{place} has no kernel for {device}: {command_on('best', place)} shows what it has")
+    rows = [row for row in every if not kinds or (row.dtype, row.op) in kinds]
     rows = with_between(store, lambda sentence: None, verified_in_full(store, tell, rows))
     winning = store.winning(rows)
     kernels, rates = gathered(store, rows, winning)

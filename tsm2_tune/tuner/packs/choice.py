@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsm2_tune import __version__
-from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.pretuned import PREFIX, Pretuned, pretuned_named
 from tsm2_tune.runtime.choice.choose import Layout
@@ -89,8 +88,7 @@ def choices(
     """Return the device's name, and for each problem the choice of a module exported for that device.
 
     The kernels come from `source`: pretuned trials, or a database. `device_of` returns one of the
-    database's device names. `tell` receives notes. Raise InputError if there is no kernel for
-    any of the problems.
+    database's device names. `tell` receives notes. Raise InputError if there is no kernel for the device.
     """
     if isinstance(source, str) and is_pretuned(source):
         source = pretuned_named(source)
@@ -107,8 +105,6 @@ def choices(
             kernels = exported_kernels(store, device, problems, tell)
     is_host = all(kernel.winner.on_host for kernel in kernels.kernels)
     found = [choice_of(kernels, None if is_host else device, problem, place) for problem in problems]
-    if all(isinstance(one, NoChoice) for one in found):
-        raise InputError(no_kernel(place, problems[0]))
     return device, found
 
 

@@ -70,6 +70,10 @@ def _chooser(kernels: tuple[MeasuredKernel, ...], device_rates: dict[str, Device
 
 def no_kernel(place: str, problem: Problem) -> str:
     """Return a sentence: the database called `place` has no kernel for the problem, and the next steps."""
+    from tsm2_tune.generator.families import computed_by_none, families_for  # slow to import
+
+    if not families_for(problem):
+        return computed_by_none(problem)
     return (
         f"{place} has no kernel for {problem.text} that is verified in full: {command_on('best', place)} shows what"
         f" it has, tsm2-tune {problem.text} tunes one"
