@@ -64,7 +64,7 @@ SEARCHED = SHOWN - of(*(f"trial.{one}" for one in ("device_name", "family", "bas
 SEARCHED |= of("run.driver", *(f"vendor_measurement.{one}" for one in ("library", "library_version", "median_us")))
 MODULE = "export --output - --no-binaries --format module"
 READERS: dict[str, set[str]] = {  # the columns that a command reads, none of which it may pass over
-    "best": EVERY - of("quarantine") - FINAL_OF_VENDOR - CHOSEN,
+    "best": EVERY - of("quarantine") - FINAL_OF_VENDOR - (CHOSEN - of("trial.outcome")),
     MODULE: EVERY - of("quarantine") - FINAL_OF_VENDOR,
     "export --output - --format t4": EVERY - of("quarantine"),
     "show 2 --json": EVERY - of("quarantine", "vendor_measurement", "vendor_sample") | DANGLING,

@@ -133,8 +133,12 @@ def hidden(is_alike: bool | None) -> tuple[tuple[Select[Any], str], ...]:
     outside = select(func.min(_MEASURED.trial_id)).where(~inside)
     if among:
         outside = outside.where(_MEASURED.trial_id.in_(select(_TRIAL.id).where(*among)))
-    ill_marked = select(func.min(_TRIAL.id)).where(_TRIAL.is_between.not_in((0, 1)), *among)
-    return (outside, "a median is not in its interval"), (ill_marked, "is_between is neither 0 nor 1")
+    unknown = or_(_TRIAL.is_between.not_in((0, 1)), _TRIAL.outcome.not_in([one.value for one in Outcome]))
+    ill_marked = select(func.min(_TRIAL.id)).where(unknown, *among)
+    return (outside, "a median is not in its interval"), (
+        ill_marked,
+        "it has an outcome or is_between of no known kind",
+    )
 
 
 @cache
