@@ -14,7 +14,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run, said
-from tests.databases import C128, C256, C512, LATE, best, database_of, dump, facts, half_written
+from tests.databases import C128, C256, C512, LATE, best, database_of, dump, facts
 from tests.fabricated import PROBLEM, downgrade, plain_sql, trial
 from tests.tampering import good_database, with_waste
 from tsm2_tune.tuner.results.maintenance import migration
@@ -71,7 +71,6 @@ REFUSED: dict[str, Callable[[Path], object]] = {  # what is said, and how it com
     "it is neither a database nor a file of trials": lambda path: path.write_text("no database"),
     "has schema 9999, newer than": lambda path: plain_sql(path, "PRAGMA user_version = 9999"),
     "has 'besides', unlike tsm2-tune's": lambda path: plain_sql(path, "CREATE TABLE besides (x)"),
-    "was left half written by a killed program: tsm2-tune": half_written,
     "outcome = 'splendid' is not a value of this column": lambda path: plain_sql(
         path, "UPDATE trial SET outcome = 'splendid'"
     ),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import refused, run
-from tests.databases import half_written, sources_of
+from tests.databases import dump, half_written, sources_of
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -61,11 +61,15 @@ def test_a_journal_that_names_another_file_removes_none(one_trial_database: Path
     assert other.exists()
 
 
-def test_a_journal_of_a_killed_run_is_rolled_back(one_trial_database: Path) -> None:
-    shown = run("best", "--db", str(one_trial_database)).output
+@pytest.mark.parametrize("command", ["best --db", "db check --db", "db merge --db NEW", "import --db NEW"])
+def test_a_journal_of_a_killed_run_is_rolled_back(command: str, one_trial_database: Path, tmp_path: Path) -> None:
+    before = dump(one_trial_database)
+    asked = (*command.replace("NEW", str(tmp_path / "new.db")).split(), str(one_trial_database))
     journal = half_written(one_trial_database)
-    assert run("best", "--db", str(one_trial_database)).output == shown
+    said = run(*asked)
+    assert said.exit_code == 0, said.output
     assert not journal.exists()
+    assert dump(one_trial_database) == before
 
 
 def test_a_planted_text_or_comment_is_not_exported(one_trial_database: Path) -> None:

@@ -28,8 +28,8 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
     """Check whether the database is consistent.
 
     Each line after the database's name is a problem (rows are damaged or contradict each other) or a note (something
-    is old or not needed). The check reads a copy, so it changes nothing and other runs continue. If it finds a
-    problem, the exit status is 1.
+    is old or not needed). The check reads a copy, so it changes nothing and other runs continue; only a killed
+    program's transaction is rolled back, as by every command. If it finds a problem, the exit status is 1.
     """
     from tsm2_tune.tuner.doctor.finding import State
     from tsm2_tune.tuner.results.maintenance import integrity

@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN, TEXT_SUFFIX, command_on
+from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN, TEXT_SUFFIX
 from tsm2_tune.tuner.results.storage.file_guard import refuse_unopenable
 from tsm2_tune.tuner.results.storage.mounts import UNCHANGED, Unchanged, free_bytes_of, network_of
 from tsm2_tune.tuner.results.storage.retry import POOL_TIMEOUT_SECONDS
@@ -140,10 +140,9 @@ def engine_of_copy(path: Path) -> Engine:
 
 
 def copy(path: Path, into: Path) -> None:
-    """Copy the database file `path` to the new file `into`. `path` is only read.
+    """Copy the database file `path` to the new file `into`.
 
-    Raise StoreError if `path` cannot be read, is no database, or needs recovery after a crashed writer. Raise
-    StoreError also if `into` cannot be created or its disk is full.
+    Raise StoreError if `path` cannot be read or is no database, and if `into` cannot be created or its disk is full.
     """
     refuse_unopenable(path, create=False)
     _back_up(path, into).close()
@@ -152,13 +151,15 @@ def copy(path: Path, into: Path) -> None:
 def _back_up(path: Path, into: Path | None) -> sqlite3.Connection:
     """Copy the database file `path` into the new database `into`, or into a temporary one if `into` is None.
 
+    `path` is only read, but SQLite rolls back what a killed program left half written, as when a database is opened.
     Raise StoreError if `path` cannot be read, or if the copy cannot be written.
     """
     at: Path | None = path
     target = None
     try:
         unchanged = Unchanged(path) if network_of(path) else None
-        with closing(connected(path, UNCHANGED if unchanged else "ro")) as source:
+        mode = "rw" if os.path.exists(f"{path}-journal") else "ro"
+        with closing(connected(path, UNCHANGED if unchanged else mode)) as source:
             source.execute("BEGIN")
             source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, but only for the time-out
             at = into
@@ -176,18 +177,7 @@ def _back_up(path: Path, into: Path | None) -> sqlite3.Connection:
                 f"cannot copy {path} to read it ({error}): make {_temporary_folder()} writable, with space left, or"
                 " set TMPDIR to another folder"
             ) from error
-        raise _half_written(path, error) or refused(at if at and of_new else path, error) from error
-
-
-def _half_written(path: Path, error: object) -> StoreError | None:
-    """Return the StoreError for a file that a crashed writer left to be recovered; None for another error."""
-    unmended = code_of(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
-    if not unmended or not os.path.exists(f"{path}-journal"):
-        return None
-    return StoreError(
-        f"{path} was left half written by a killed program:"
-        f" {command_on('best', path)} repairs it, then run this again"
-    )
+        raise refused(at if at and of_new else path, error) from error
 
 
 def refused(path: object, error: object) -> StoreError:
