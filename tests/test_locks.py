@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -165,3 +166,4 @@ class TestCommand:
             result = run(*TUNE, "--wait", "--db", str(path))
         assert result.exit_code == 0, result.output
         assert result.output.count(": waiting for its end") == 1
+        assert re.search(r"^\d+ seconds: \d waiting, ", result.output, re.MULTILINE)

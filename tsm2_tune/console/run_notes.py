@@ -15,6 +15,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.phase_timer import LOCK, START
 
 MOST_CHANGED = 5  # most problems with a new winner that are named
 MOST_SPREAD_PERCENT = 5.0  # larger half widths of a median's 95 % interval are called noisy
@@ -39,7 +40,7 @@ def spent_text(searched: Mapping[str, float], pairs: Mapping[str, float]) -> str
 
     `pairs` has the phases in which kernels are timed at other shapes.
     """
-    seconds = dict.fromkeys(("starting", "searching", "in finals", "verifying winners in full"), 0.0)
+    seconds = dict.fromkeys(("waiting", "starting", "searching", "in finals", "verifying winners in full"), 0.0)
     for phase, each in searched.items():
         seconds[_PURPOSES.get(phase.partition(":")[0], "searching")] += each
     seconds["timing kernels at other shapes"] = sum(pairs.values())
@@ -48,7 +49,8 @@ def spent_text(searched: Mapping[str, float], pairs: Mapping[str, float]) -> str
 
 
 _PURPOSES = {  # phases of a run, but for those of a search
-    "start": "starting",
+    LOCK: "waiting",
+    START: "starting",
     "start of the worker": "starting",
     "ceilings": "starting",
     "the final round": "in finals",

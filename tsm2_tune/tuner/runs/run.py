@@ -18,6 +18,7 @@ from tsm2_tune.tuner.runs.problem_queue import ProblemQueue
 from tsm2_tune.tuner.search.executor import Executor
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.phase_timer import LOCK, START
 from tsm2_tune.tuner.search.spaces import Spaces, spaces
 
 
@@ -77,10 +78,13 @@ class Run:
         """
         planned, tuner = self.spaces(target), Tuner(target, self.options)
         ended, interrupted = list[ProblemEnded](), 0
-        with (
-            device_lock(target, (lambda sentence: tell(Noted(sentence))) if self.wait else None),
-            Store.open(self.db, create=True) as store,
-        ):
+
+        def wait(sentence: str) -> None:
+            tuner.phases.enter(LOCK)
+            tell(Noted(sentence))
+
+        with device_lock(target, wait if self.wait else None), Store.open(self.db, create=True) as store:
+            tuner.phases.enter(START)
             tell(RunStarted(target, self.problems, self.options, tuner.phases))  # before kernels are compiled
             with tuner, store.leases(target.identity.name) as leases:
                 queue = ProblemQueue(planned, store, leases)

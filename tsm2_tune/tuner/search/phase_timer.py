@@ -7,13 +7,15 @@ from collections import defaultdict
 
 from tsm2_tune.tuner.results.storage import outage
 
+START, LOCK = "start", "the device's lock"  # phases: of what comes first; of the wait for another run's end
+
 
 class PhaseTimer:
     """A timer of a run's phases, of which exactly one is current at any time."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._phase, self._since = "start", time.monotonic()
+        self._phase, self._since = START, time.monotonic()
 
     def enter(self, name: str) -> None:
         """End the current phase and begin the phase `name`."""
