@@ -17,6 +17,8 @@ import pytest
 from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
 from tests.on_host import IN_C
 from tests.recording_driver import recording
+from tests.standing_in import Disk
+from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import core_library
 
@@ -71,10 +73,11 @@ def test_without_a_compiler_tuned_shapes_alone_have_kernels(module: Any, no_comp
 
 
 def test_a_compiler_that_fails_is_named(module: Any, no_compiler: None, tmp_path: Path) -> None:
+    """Its own files are in the folder of the text, which is not named."""
     failing = tmp_path / "cc"
-    failing.write_text("#!/bin/sh\necho no such thing >&2\nexit 1\n")
+    failing.write_text('#!/bin/sh\necho no space in "$TMPDIR"/ >&2\nexit 1\n')
     failing.chmod(0o755)
-    with pytest.warns(RuntimeWarning, match=rf"{failing} does not compile it \(status 1\): no such thing"):
+    with pytest.warns(RuntimeWarning, match=rf"{failing} does not compile it \(status 1\): no space in /\)"):
         assert module.module_core() is None
 
 
@@ -110,7 +113,9 @@ def test_a_library_in_memory_is_known_by_its_content(module: Any) -> None:
         assert module.match(512, 8, 256, "f32", device).other_device == device
 
 
-def test_a_cached_core_that_does_not_load_is_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cached_core_that_does_not_load_is_built_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, disk: Disk
+) -> None:
     plain = core_library.core_binary()
     monkeypatch.setenv("CXX", "g++ -ffast-math")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -124,3 +129,11 @@ def test_a_cached_core_that_does_not_load_is_built_again(monkeypatch: pytest.Mon
     core_library._loaded.cache_clear()
     assert core_library.core_binary() == plain
     assert kept.read_bytes() == plain
+    core_library._loaded.cache_clear()
+    kept.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolMissing, match="install a C compiler"):
+        core_library.core_binary()
+    disk(tmp_path, f_bavail=0)
+    with pytest.raises(InputError, match=rf"with 0\.0 MiB left on the disk of {tmp_path}/.*: free some space"):
+        core_library.core_binary()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -270,8 +269,9 @@ def test_full_disk_is_named_by_folder(two_databases: tuple[Path, Path], monkeypa
     """The temporary folder of the copy, or the folder of the database."""
     ours, theirs = two_databases
     connect = sqlite3.connect
+    monkeypatch.setenv("TMPDIR", str(ours.parent))
     for place, sentence in {
-        "": f"cannot copy {theirs} to read it (database or disk is full): make {tempfile.gettempdir()} writable, with"
+        "": f"cannot copy {theirs} to read it (database or disk is full): make {ours.parent} writable, with"
         " space left, or set TMPDIR to another folder",
         str(ours): f"{ours} cannot grow, the disk of {ours.parent} is full: free some space there, then run this"
         " again",

@@ -145,7 +145,10 @@ def test_a_locked_file(path: Path) -> None:
         assert "is locked" in run("best", "--db", str(path)).stderr
 
 
-def test_a_full_disk_is_named_by_its_folder(path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("variable", ["SQLITE_TMPDIR", "TMPDIR"])
+def test_a_full_disk_is_named_by_its_folder(
+    variable: str, path: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the file's own disk has room, the full one is SQLite's folder for sorting."""
 
     def said() -> str:
@@ -158,9 +161,10 @@ def test_a_full_disk_is_named_by_its_folder(path: Path, disk: Disk, monkeypatch:
 
     remedy = "is full: free some space there, then run this again"
     assert said() == f"{path} cannot grow, the disk of {path.parent} {remedy}"
-    monkeypatch.setenv("SQLITE_TMPDIR", "/sorting")
-    disk("/sorting", f_bavail=0)
-    assert "cannot grow, the disk of /sorting is full" in said()
+    (sorting := tmp_path / "sorting").mkdir()
+    monkeypatch.setenv(variable, str(sorting))
+    disk(sorting, f_bavail=0)
+    assert f"cannot grow, the disk of {sorting} is full" in said()
 
 
 def test_unspellable_damage_and_a_lost_folder(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

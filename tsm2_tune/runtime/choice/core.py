@@ -179,8 +179,8 @@ def loaded_core(binary: bytes) -> ctypes.CDLL:
     return ctypes.CDLL(memory_file("tsm2_core", binary))
 
 
-def built_core(texts: Mapping[str, str]) -> bytes:
-    """Compile the core's C texts. Raise OSError if that fails.
+def built_core(texts: Mapping[str, str], place: str | None = None) -> bytes:
+    """Compile the core's C texts in the folder `place`, by default the temporary one. Raise OSError if that fails.
 
     The compiler is the first of COMPILERS in PATH, without the user's options: the library may run elsewhere.
     """
@@ -192,16 +192,18 @@ def built_core(texts: Mapping[str, str]) -> bytes:
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise OSError(f"there is no C compiler: none of {', '.join(COMPILERS)}")
-    with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "messages"), "w+b") as messages:
+    with tempfile.TemporaryDirectory(dir=place) as folder, open(os.path.join(folder, "messages"), "w+b") as messages:
         paths = {name: os.path.join(folder, name) for name in (*texts, "core.so")}
         for name, text in texts.items():
             with open(paths[name], "w", encoding="utf-8") as file:
                 file.write(text)
         sources = [paths[name] for name in texts if name.endswith(".c")]
         command = [compiler, "-x", "c", *sources, *CORE_FLAGS, "-o", paths["core.so"], "-lm"]
+        environment = {**os.environ, "TMPDIR": folder}  # Python, but no compiler, passes over a full $TMPDIR
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, start_new_session=True
-        )
+            command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, start_new_session=True,
+            env=environment,
+        )  # fmt: skip
         try:
             status: int | None = process.wait(CORE_SECONDS)
         except subprocess.TimeoutExpired:

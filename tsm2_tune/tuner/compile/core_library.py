@@ -13,6 +13,7 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.runtime.choice.core import CORE_FLAGS, built_core, loaded_core, platform_name
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
+from tsm2_tune.tuner.compile.failure_cause import refuse_full_disk
 from tsm2_tune.tuner.compile.shared_objects import c_texts
 
 SUFFIX = ".so"
@@ -48,13 +49,15 @@ def _loaded() -> tuple[bytes, ctypes.CDLL]:
             return binary, loaded_core(binary)
         except OSError:  # made by another machine that shares the cache
             found.path.unlink()
+    parent = cache.working_parent()
     try:
-        binary = built_core(texts)
-        library = loaded_core(binary)
+        with workplace(parent) as work:
+            binary = built_core(texts, str(work.folder))
+            library = loaded_core(binary)
+            output = work.folder / "core"
+            output.write_bytes(binary)
+            cache.keep(output, key, SUFFIX, 0)
     except OSError as error:
+        refuse_full_disk(parent)
         raise ToolMissing(f"the C code that predicts times does not load ({error}): install a C compiler") from None
-    with workplace(cache.working_parent()) as work:
-        output = work.folder / "core"
-        output.write_bytes(binary)
-        cache.keep(output, key, SUFFIX, 0)
     return binary, library

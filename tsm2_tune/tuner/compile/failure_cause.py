@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import signal
-import tempfile
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
@@ -108,16 +107,15 @@ def out_of_memory_kills() -> int:
 
 
 def refuse_full_disk(folder: Path) -> None:
-    """Raise InputError if the disk of `folder` or of the temporary folder is full. Call this if a compiler fails."""
-    for place in (folder, Path(tempfile.gettempdir())):
-        try:
-            found, free_bytes = os.statvfs(place), free_bytes_of(place)
-        except OSError:  # it was removed
-            continue
-        if free_bytes is not None and free_bytes < LEAST_FREE_BYTES:
-            left = f"{free_bytes / 2**20:.1f} MiB left on the disk of {place}: free some space"
-        elif found.f_files > 0 and found.f_favail < LEAST_FREE_FILES:  # 0 if files are not counted
-            left = f"room for {found.f_favail} files left on the disk of {place}: remove some"
-        else:
-            continue
-        raise InputError(f"a compiler failed with {left}, then run this again")
+    """Raise InputError if the disk of `folder` is full. Call this if a compiler fails whose files are all in it."""
+    try:
+        found, free_bytes = os.statvfs(folder), free_bytes_of(folder)
+    except OSError:  # it was removed
+        return
+    if free_bytes is not None and free_bytes < LEAST_FREE_BYTES:
+        left = f"{free_bytes / 2**20:.1f} MiB left on the disk of {folder}: free some space"
+    elif found.f_files > 0 and found.f_favail < LEAST_FREE_FILES:  # 0 if files are not counted
+        left = f"room for {found.f_favail} files left on the disk of {folder}: remove some"
+    else:
+        return
+    raise InputError(f"a compiler failed with {left}, then run this again")

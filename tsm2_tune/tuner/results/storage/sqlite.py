@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
 from itertools import chain, repeat
@@ -217,5 +216,7 @@ def _full_folder(path: object) -> str:
 
 
 def _temporary_folder() -> str:
-    """Return the folder in which SQLite sorts and keeps temporary databases."""
-    return os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()
+    """Return the folder in which SQLite sorts and keeps temporary databases, as it chooses it. It may be full."""
+    named = filter(None, map(os.environ.get, ("SQLITE_TMPDIR", "TMPDIR")))
+    places = (place for place in (*named, "/var/tmp", "/usr/tmp", "/tmp") if os.path.isdir(place))
+    return next((place for place in places if os.access(place, os.W_OK | os.X_OK)), ".")
