@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,8 +25,7 @@ from tsm2_tune.errors import StoreError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html.contents import contents
 from tsm2_tune.tuner.results import records
-from tsm2_tune.tuner.results.merge.problem_rows import Writer
-from tsm2_tune.tuner.results.merge.union import Part
+from tsm2_tune.tuner.results.merge.problem_rows import Change, Writer
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
 from tsm2_tune.tuner.results.store import Store
@@ -274,17 +274,17 @@ def test_a_wrong_password_is_not_shown(secretive: str) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_import_over_restart(server: TestServer, address: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
-    write, places = Writer.write, list[Problem]()
+    write, batches = Writer.write, list[list[Problem]]()
 
-    def restarted(writer: Writer, device: str, problem: Problem, part: Part, *, is_new: bool) -> None:
-        places.append(problem)
-        if len(places) == 2:
+    def restarted(writer: Writer, changes: Sequence[Change]) -> None:
+        batches.append([one.problem for one in changes])
+        if len(batches) == 1:
             server.restart()
-        write(writer, device, problem, part, is_new=is_new)
+        write(writer, changes)
 
     monkeypatch.setattr(Writer, "write", restarted)
     assert "added 12 trials" in said("db", "merge", str(path), "--db", address)
-    assert places[1] == places[2], "what was lost is written again"
+    assert batches[0] == batches[1], "what was lost is written again"
     assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]
 
 
