@@ -154,6 +154,8 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
                 if found is not old:
                     changes.append(Change(device_name, problem, found, is_new=old == Part()))
                 merged.append((old, found))
+                if time.monotonic() - start > HOLD_SECONDS:  # within a batch: stored rows take long to read
+                    break
             writer.write(changes)
             if time.monotonic() - start > HOLD_SECONDS:
                 break

@@ -36,7 +36,7 @@ from tsm2_tune.tuner.results.trial import Measurement
 from tsm2_tune.tuner.results.upsert import Times, add_all, add_alone, add_times, found, found_or_added
 from tsm2_tune.tuner.results.validation import Row, checked
 
-MOST_IN_BATCH = 256  # trials that are written together; a statement for each problem would take longer
+MOST_IN_BATCH = 64  # trials that are written together; a statement for each problem would take longer
 _OF_PROBLEMS = select(schema.problem.c.id, *records.PROBLEM_KEY).where(
     tuple_(*records.PROBLEM_KEY).in_(bindparam("keys", expanding=True))
 )
