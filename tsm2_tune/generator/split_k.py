@@ -164,12 +164,22 @@ def are_whole_waves(splits: int, limits: DeviceLimits) -> bool:
     return splits % limits.sms == 0 or splits < limits.sms or limits.sms not in MULTIPROCESSORS
 
 
+def _tiles_of_splits(candidate: Candidate) -> int:
+    """Return the number of tiles of C among which `splits` blocks are divided: one unless blocks are persistent."""
+    problem, launch = candidate.problem, candidate.launch
+    return launch.tiles(problem.m, problem.n) if launch.persistent else 1
+
+
 def _one_wave(candidate: Candidate) -> bool:
     """Return whether all blocks of the grid are resident on the device at once.
 
-    `min_blocks`, the tunable for __launch_bounds__, is trusted even if the estimated registers allow fewer blocks per
+    The blocks of a batch need not be if each product has at least as many tiles of C as blocks: then blocks add up
+    partial sums of few tiles. `min_blocks`, the tunable for __launch_bounds__, is trusted even if the estimated registers allow fewer blocks per
     multiprocessor.
     """
+    splits, batch = tunable(candidate, "splits"), candidate.problem.batch
+    if batch > 1 and _tiles_of_splits(candidate) >= splits:
+        return True
     blocks, resources = max(candidate.occupancy.blocks_per_sm, 1), candidate.resources
     min_blocks = int(getattr(candidate.config, "min_blocks", 1))
     if min_blocks > blocks:
@@ -177,14 +187,12 @@ def _one_wave(candidate: Candidate) -> bool:
             candidate.limits, threads=resources.threads, registers=0, smem_bytes=resources.smem_bytes
         )
         blocks = min(min_blocks, unbounded.blocks_per_sm)
-    splits, batch = tunable(candidate, "splits"), candidate.problem.batch
-    return splits * batch <= max(candidate.limits.sms * blocks, WIDE_SPLITS[0]) or (batch > 1 and splits == 1)
+    return splits * batch <= max(candidate.limits.sms * blocks, WIDE_SPLITS[0])
 
 
 def _enough_splits(candidate: Candidate) -> bool:
-    """Return whether there are many splits, or few for a batch. A persistent kernel has many."""
-    is_few = tunable(candidate, "splits") in FEW_SPLITS_OF_BATCHES
-    return not is_few or (candidate.problem.is_batched and not candidate.launch.persistent)
+    """Return whether there are many splits, or a batch, whose products fill the device with few."""
+    return candidate.problem.is_batched or tunable(candidate, "splits") not in FEW_SPLITS_OF_BATCHES
 
 
 ONE_WAVE = Rule(
@@ -217,8 +225,7 @@ def _chunks_for_all(candidate: Candidate) -> bool:
     """Return whether most pipelines of the grid have a k tile. A block may have several pipelines."""
     problem, launch, splits = candidate.problem, candidate.launch, tunable(candidate, "splits")
     rings = launch.threads // int(getattr(candidate.config, "ring_threads", launch.threads))
-    tiles = launch.tiles(problem.m, problem.n) if launch.persistent else 1  # tiles of C that share the blocks
-    chunks = tiles * -(-problem.k // candidate.block_plan.tile.k)
+    chunks = _tiles_of_splits(candidate) * -(-problem.k // candidate.block_plan.tile.k)
     return splits == WIDE_SPLITS[0] or mostly_busy(splits * rings, chunks)
 
 
