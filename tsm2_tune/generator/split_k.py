@@ -174,7 +174,8 @@ def _one_wave(candidate: Candidate) -> bool:
     """Return whether all blocks of the grid are resident on the device at once.
 
     The blocks of a batch need not be if each product has at least as many tiles of C as blocks: then blocks add up
-    partial sums of few tiles. `min_blocks`, the tunable for __launch_bounds__, is trusted even if the estimated registers allow fewer blocks per
+    partial sums of few tiles.
+    `min_blocks`, the tunable for __launch_bounds__, is trusted even if the estimated registers allow fewer blocks per
     multiprocessor.
     """
     splits, batch = tunable(candidate, "splits"), candidate.problem.batch
