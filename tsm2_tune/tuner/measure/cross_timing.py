@@ -54,8 +54,9 @@ Kernels = dict[str, dict[Problem, KernelConfig]]  # kernel's text -> shape -> co
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The tuned shapes of one element type and op, of single products or of batches, with their winners and all
-    measured times at these shapes.
+    """The tuned shapes of one element type and op, with their winners and measured times.
+
+    Single products and batches are in separate groups.
     """
 
     won: Kernels  # winners, at the shapes at which they are the fastest
