@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, EllipsisType, ModuleType, SimpleNamespace
 from typing import Any
 
+from tests.schema_file import OLDEST
 from tsm2_tune.generator.config import ONE_EACH, KernelConfig, Launch
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.published import Tsm2Config
@@ -45,7 +46,6 @@ from tsm2_tune.tuner.results.trial import (
 from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted
 from tsm2_tune.tuner.search.candidates import Why
 
-PREVIOUS = Path(__file__).parent / "schemas" / "24.sql"
 PROBLEM = Problem(20480, 16, 20480, "f32")
 GPU = "NVIDIA H200"
 
@@ -340,7 +340,7 @@ def add_text(path: Path, text: str) -> str:
 
 
 def downgrade(path: Path) -> None:
-    """Make the file one of the previous schema, with the rows that it can have."""
+    """Make the file one of the oldest schema with a migration, with the rows that it can have."""
     texts = {digest: source_text(path, digest) for (digest,) in plain_sql(path, "SELECT digest FROM source")}
     with closing(sqlite3.connect(path)) as connection:
         connection.row_factory = sqlite3.Row
@@ -349,7 +349,7 @@ def downgrade(path: Path) -> None:
         ]
     path.unlink()
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.executescript(PREVIOUS.read_text())
+        connection.executescript(OLDEST.read_text(encoding="utf-8"))
         for table, row in rows:
             row |= {"text": texts.get(row.get("digest", ""))}
             names = [name for (_, name, *_) in connection.execute(f"PRAGMA table_info({table})") if name in row]

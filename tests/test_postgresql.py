@@ -19,6 +19,7 @@ from tests.command import refused, run, said
 from tests.databases import best, database_of, facts
 from tests.exchanged import FASTEST, OTHER, RUN, SLOWER, TRIALS, tuned_database
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, final, host_run, trial, tuning_run
+from tests.schema_file import columns_since_oldest
 from tests.servers import TestServer, asked, database_name
 from tests.tampering import good_database
 from tsm2_tune.errors import StoreError, ToolMissing
@@ -26,7 +27,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html.contents import contents
 from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.merge.problem_rows import Change, Writer
-from tsm2_tune.tuner.results.storage import schema_versions
+from tsm2_tune.tuner.results.storage import schema, schema_versions
 from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
@@ -298,10 +299,14 @@ def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -
     for statement in (
         "INSERT INTO problem (op, dtype, m, n, k, flops, least_bytes) VALUES ('nn', 'f32', 9, 9, 9, 1, 1)",
         "DROP VIEW best", "CREATE VIEW best AS SELECT 1", "DROP INDEX newest_of_family", "DROP INDEX newest_stamp",
-        "ALTER TABLE trial DROP COLUMN search_ended", "ALTER TABLE source DROP COLUMN batched",
-        "ALTER TABLE problem DROP COLUMN batch",  # and the key that it is in
-        "ALTER TABLE problem ADD UNIQUE (op, dtype, m, n, k)", f"UPDATE source SET paragraphs = ({text})",
-        "ALTER TABLE source RENAME COLUMN paragraphs TO text", "DROP TABLE paragraph", "DROP TABLE lease",
+        f"UPDATE source SET paragraphs = ({text})", "ALTER TABLE source RENAME COLUMN paragraphs TO text",
+        "DROP TABLE paragraph", "DROP TABLE lease",
+        *(
+            f"ALTER TABLE {table} DROP COLUMN {name}"  # and the key that it is in
+            for table in schema.metadata.tables.keys() - {"paragraph", "lease"}
+            for name in columns_since_oldest(table) - {"paragraphs"}
+        ),
+        "ALTER TABLE problem ADD UNIQUE (op, dtype, m, n, k)",
         "CREATE TABLE claim (owner text)", "UPDATE tsm2_tune SET schema_version = 23",
     ):  # fmt: skip
         asked(address, statement)
