@@ -34,6 +34,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export.measured_times import Elsewhere, times_elsewhere
 from tsm2_tune.tuner.results.merge import text_parser
 from tsm2_tune.tuner.results.merge.serializer import LINES
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Verdict
 
@@ -223,6 +224,20 @@ def test_text_of_what_is_there_adds_nothing(tuned: Path, written: Path, new: Pat
     assert facts(new) == facts(tuned)
 
 
+def test_a_later_column_may_be_missing(whole: str, tuned: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of older versions lack it, and files in which it is NULL in all trials."""
+    monkeypatch.setitem(schema.trial.c.strategy.info, "later", True)
+    file, short = new.with_name("short.jsonl"), text(tuned)
+    assert short == whole.replace('"strategy",', "").replace(",0,null,64,", ",0,64,")
+    for written in (whole, short):
+        file.write_text(written)
+        new.unlink(missing_ok=True)
+        tsm2_tune.import_trials(file, new)
+        assert text(new) == short
+    plain_sql(new, "UPDATE trial SET strategy = 'model' WHERE id = 1")
+    assert sorted(one["strategy"] or "" for one in lines(text(new), "trial")) == [*5 * [""], "model"]
+
+
 def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, written: Path, new: Path) -> None:
     odd = trial(50, configuration(64), problem=SHAPES[1], source=source(configuration(64), text="// of before\n"))
     with Store.open(tuned, create=False) as store:
@@ -313,7 +328,7 @@ def elsewhere(found: str) -> str:
         (lambda found: found.replace("100.33333333333333", "9" * 5000), "line 8, is not"),
         *((lambda found, at=at: found + found.splitlines()[at], "appears twice") for at in (1, 2, 3, 4, 7, -1)),
         (twice_in_a_final, "appears twice"),
-        (lambda found: found + '["trial", 1]', "trial has 1 members, and not 17"),
+        (lambda found: found + '["trial", 1]', f"trial has 1 members, and not {len(LINES['trial'])}"),
         (lambda found: found + '["trail"]', "is not a line of this format"),
         (lambda found: found + '[["trial"]]', "is not a line of this format"),
         (lambda found: found + found.splitlines()[0], "is not a line of this format"),
@@ -322,6 +337,7 @@ def elsewhere(found: str) -> str:
         (lambda found: found + '{"x"', "it is not JSON"),
         (lambda found: found.replace('trials":4', 'trials":3'), "its version is 3, and not 4"),
         (lambda found: found.replace('["problem","config"', '["config","problem"'), "its lines have other members"),
+        (lambda found: found.replace('"strategy",', "", 1), "its lines have other members"),
         (
             lambda found: found.replace('"times":["final","run"', '"times":["run","final"'),
             "its lines have other members",

@@ -1,10 +1,11 @@
 """Write trials with correct results to a text file, with one JSON value per line. Equal trials give equal files.
 
 The first line names the fields of the other lines. It also contains the number of lines, so that a truncated file is
-detected. A trial's line refers to its run, basis and kernel source by prefixes of their SHA-256 digests. The file has
-no kernel sources. The reader generates a kernel from its configuration, and compares the kernel's digest with the
-prefix in the line. A time is the median with its confidence interval, in full precision, and the number of samples.
-The ratio of an error to its bound has three digits.
+detected. A column that older versions lack is omitted if it is NULL in all trials. A trial's line refers to its run,
+basis and kernel source by prefixes of their SHA-256 digests. The file has no kernel sources. The reader generates a
+kernel from its configuration, and compares the kernel's digest with the prefix in the line. A time is the median with
+its confidence interval, in full precision, and the number of samples. The ratio of an error to its bound has three
+digits.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, Tried
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import TEXT_FORMAT
 
 NAME, VERSION = TEXT_FORMAT, 4
@@ -56,7 +59,18 @@ def text_of(entries: Iterable[Entry]) -> str:
     for problem, part in entries:
         writer.add(problem, part)
     lines = list(writer.lines())
-    return "".join(f"{_line(line)}\n" for line in ({**HEAD, "count": len(lines)}, *lines))
+    head = {**HEAD, "lines": lines_without(writer.omitted), "count": len(lines)}
+    return "".join(f"{_line(line)}\n" for line in (head, *lines))
+
+
+def later_columns() -> set[str]:
+    """Return the columns in OF_TRIAL that files of older versions lack."""
+    return {name for name in OF_TRIAL if schema.trial.c[name].info["later"]}
+
+
+def lines_without(columns: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return LINES without these columns of a trial."""
+    return {**LINES, "trial": tuple(name for name in LINES["trial"] if name not in columns)}
 
 
 class _Writer:
@@ -69,11 +83,13 @@ class _Writer:
         self._finals: dict[str, list[Any]] = {}
         self._trials: list[tuple[Any, list[Any]]] = []  # each with its sort key
         self._vendor: list[tuple[Any, list[Any]]] = []
+        self.omitted = later_columns()  # those that are NULL in all trials
 
     def add(self, problem: Problem, part: Part) -> None:
         """Add the lines of one problem on one device."""
         for key, tried in part.trials.items():
             values, config = tried.values, key[0]
+            self.omitted = {name for name in self.omitted if values[name] is None}
             times = [self._time(None, one) for one in (tried.first,) if one is not None]
             times += [self._time(one, one.timed[key]) for one in _last(part.rounds, key)]
             facts = (_short(values[name]) for name in OF_TRIAL)
@@ -93,7 +109,8 @@ class _Writer:
         yield from (["basis", key, *values] for key, values in sorted(self._bases.items()))
         finals = sorted(self._finals.items(), key=lambda final: (final[1][-1], final[0]))
         yield from (["final", key, *values] for key, values in finals)
-        yield from (line for _, line in sorted(self._trials, key=lambda pair: pair[0]))
+        kept = [True, *(name not in self.omitted for name in LINES["trial"])]
+        yield from (list(compress(line, kept)) for _, line in sorted(self._trials, key=lambda pair: pair[0]))
         yield from (line for _, line in sorted(self._vendor, key=lambda pair: pair[0]))
 
     def _run(self, run: RunKey) -> str:

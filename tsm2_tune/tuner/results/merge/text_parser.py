@@ -36,6 +36,8 @@ from tsm2_tune.tuner.results.merge.serializer import (
     TIME,
     TOOLS,
     VERSION,
+    later_columns,
+    lines_without,
 )
 from tsm2_tune.tuner.results.merge.union import (
     RUN,
@@ -193,6 +195,8 @@ class _Reader:
 
     def __init__(self) -> None:
         self._missing = 0  # lines after the head
+        self._lines = LINES
+        self._later = dict.fromkeys(later_columns())
         self._tools: dict[str, dict[str, Any]] = {}
         self._runs: dict[str, tuple[RunKey, Ceilings]] = {}
         self._trials = defaultdict[Place, dict[TrialKey, Tried]](dict)
@@ -217,7 +221,7 @@ class _Reader:
         self._missing -= 1
         if not isinstance(line, list) or not line or not isinstance(line[0], str) or line[0] not in LINES:
             raise ValueError(f"{shown(line)} is not a line of this format")
-        names = LINES[line[0]]
+        names = self._lines[line[0]]
         if len(line) != 1 + len(names):
             raise ValueError(f"{line[0]} has {len(line) - 1} members, and not {len(names)}")
         self._kinds[line[0]](dict(zip(names, line[1:], strict=True)))
@@ -226,7 +230,11 @@ class _Reader:
         version = line.get(NAME) if isinstance(line, dict) else None
         if type(version) is not int or version != VERSION:
             raise ValueError(f"its version is {shown(version)}, and not {VERSION}")
-        if line.get("lines") != json.loads(json.dumps(LINES)) or line.get("times") != list(TIME):
+        found = line.get("lines")
+        members = found.get("trial") if isinstance(found, dict) else None
+        if isinstance(members, list):
+            self._lines = lines_without([name for name in self._later if name not in members])
+        if found != json.loads(json.dumps(self._lines)) or line.get("times") != list(TIME):
             raise ValueError("its lines have other members")
         if type(line.get("count")) is not int:
             raise ValueError("it does not contain its number of lines")
@@ -263,7 +271,7 @@ class _Reader:
         _once(self._finals, values["final"], (self._runs[_key(line["run"])][0], values["final_stamp"]))
 
     def _read_trial(self, line: dict[str, Any]) -> None:
-        values = checked(line, _OF_TRIAL)
+        values = checked(self._later | line, _OF_TRIAL)
         problem = parse_problem(line["problem"])
         times = [self._time(problem, time) for time in _list(line["times"])]
         device = device_of(times[0][1].run)
