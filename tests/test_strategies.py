@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import cycle, islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -67,6 +69,9 @@ def made(name: str, seed: int = 0, space: SearchSpace = SPACE) -> Strategy:
 
 def test_strategies_have_their_names_and_orders() -> None:
     assert (*OWN, *(f"{OPTUNA}{name}" for name in SAMPLERS)) == STRATEGIES
+    page = Path(__file__).parents[1].joinpath("docs/tuning.md").read_text(encoding="utf-8")
+    table = page.partition("| `--strategy` | tries next |\n")[2].partition("\n\n")[0]
+    assert tuple(re.findall("`([a-z:]+)`", " ".join(row.split(" | ")[0] for row in table.splitlines()))) == STRATEGIES
     assert searched(Search(made("exhaustive"))) == [one.config for one in SPACE.kept]
     orders = [searched(Search(made("random", seed)), most=20) for seed in (1, 2)]
     assert not set(orders[0]) <= set(orders[1])

@@ -30,7 +30,12 @@ DEFAULT_COMPILE_LIMIT_SECONDS = 120.0
 DEFAULT_RUN_LIMIT_SECONDS = 60.0
 MOST_LIMIT_SECONDS = 86400.0  # a day
 LAYOUTS = ("column", "row")
-STRATEGIES = ("model", "exhaustive", "random", "optuna:tpe", "optuna:nsgaii")
+ORDERS = {  # strategy -> the order in which it tries configurations
+    "model": "what was fast for similar shapes first, then by expected time",
+    "exhaustive": "the order of `space --list`",
+    "random": "any",
+}
+STRATEGIES = (*ORDERS, "optuna:tpe", "optuna:nsgaii")
 EXCHANGE = ("t4", "kernel-tuner-cache")  # formats of other autotuners
 FORMATS = ("module", "csv", "json", "markdown", "latex", "trials", *EXCHANGE, "library")  # of exports
 FORMAT_OF_ENDING = {

@@ -77,8 +77,8 @@ def tune(
     - `full_trials`: whether to verify and time also configurations that cannot win. If False, a trial on a GPU ends
       with the outcome "behind" if each of its first launches takes over 6 % longer than the fastest correct kernel so
       far.
-    - `strategy`: the order in which configurations are tried: "model", "exhaustive", "random", or an Optuna sampler,
-      such as "optuna:tpe".
+    - `strategy`: the order in which configurations are tried, by a name of `--strategy` such as "random". The
+      samplers of Optuna, such as "optuna:tpe", need Optuna.
     - `gain`: end a problem's search if the expected gain of more trials is less than this share of the best time,
       such as 0.005 or "0.5%". None means no such condition.
     - `vendor`: whether to time cuBLAS and cuBLASLt along with the fastest kernels.

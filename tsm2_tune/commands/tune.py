@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import tsm2_tune
-from tsm2_tune.api.parse import MOST_GAIN, REACH, STRATEGIES, computable
+from tsm2_tune.api.parse import MOST_GAIN, ORDERS, REACH, STRATEGIES, computable
 from tsm2_tune.commands.errors import Command, ended_by_signals, option
 from tsm2_tune.commands.options import (
     Choice,
@@ -57,8 +57,8 @@ NO_GPU = (
     type=Choice(STRATEGIES),
     default="model",
     show_default=True,
-    help="The order in which configurations are tried. model: what was fast for similar shapes first, then by"
-    " expected time. exhaustive: the order of `space --list`. random: any. optuna: as its sampler suggests.",
+    help="The order in which configurations are tried."
+    + "".join(f" {name}: {order}." for name, order in (*ORDERS.items(), ("optuna", "as its sampler suggests"))),
 )
 @option(
     "--gain",
