@@ -79,9 +79,22 @@ def written_in_json(values: Iterable[Any]) -> list[Any]:
 ODD_MEMBERS: tuple[Any, ...] = (None, -1, 10**400, 0.5, math.nan, math.inf, "", "x", "\ud800", [], {}, [[]])
 
 
+def in_full(text: str) -> str:
+    """Return the text with a NULL for each later column that it omits, since that is NULL in all trials."""
+    first, *rest = map(json.loads, text.splitlines())
+    if first["lines"] == json.loads(json.dumps(LINES)):
+        return text
+    names, first["lines"] = first["lines"]["trial"], LINES
+    for line in rest:
+        if line[0] == "trial":
+            values = dict(zip(names, line[1:], strict=True))
+            line[1:] = [values.get(name) for name in LINES["trial"]]
+    return "".join(f"{json.dumps(line)}\n" for line in (first, *rest))
+
+
 def changed(text: str, kind: str, name: str, value: Any, which: int = -1) -> tuple[str, int]:
     """Return the text with this member in a line of the kind (the last, if not said), and the line's number."""
-    every = text.splitlines()
+    every = in_full(text).splitlines()
     at = [at for at, line in enumerate(every) if line.startswith(f'["{kind}"')][which]
     line = json.loads(every[at])
     line[1 + LINES[kind].index(name)] = value
