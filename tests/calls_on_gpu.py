@@ -26,45 +26,12 @@ import pytest
 
 from tests.array_libraries import LIBRARIES, Arrays, Matrix
 from tests.calls import Call, Ops, operands, parts, random_call, result, similar_call, whole_of
-from tests.fabricated import imported, trial, tuning_run
-from tests.right_on_host import subject
+from tests.cases import module_of_list
+from tests.fabricated import tuning_run
 from tests.tensors_on_gpu import bits, gradients
 from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
-from tsm2_tune.tuner.export.module import exported_module
-from tsm2_tune.tuner.results.store import Store
 
-TUNED = (  # with its time in microseconds, about that of an H200
-    ("stream_a_fma:threads=128,columns=8,prefetch=8,stages=4,splits=12", "20480x8x20480:f32:nn", 400.0),
-    ("resident_b_fma:threads=128,vector_bytes=16,columns=8,prefetch=8,row_tiles=2", "1000000x8x8:f32:nn", 25.0),
-    (
-        (
-            "row_lanes_shared_b:threads=256,vector_bytes=16,lanes=32,rows=4,columns=8,stages=2,splits=8,strips=160,min_blocks=2"
-        ),
-        "20480x8x20480:f32:ttt",
-        400.0,
-    ),
-    (
-        ("inner_fma:threads=128,block=16x16,thread=8x8x4,stages=2,splits=264"),
-        "16x16x1000000:f32:tn",
-        45.0,
-    ),
-    (
-        (
-            "staged_fma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=264,min_blocks=3,thread=8x8x2"
-        ),
-        "16x16x1000000:f64:tn",
-        80.0,
-    ),
-    ("stream_a_fma:threads=128,columns=4,prefetch=8,stages=4,splits=12", "20480x4x20480:c64:nn", 800.0),
-    (
-        ("inner_fma:threads=128,block=4x4,thread=4x4x2,stages=1,splits=264"),
-        "4x4x1000000:c64:cn",
-        30.0,
-    ),
-)
 # Element type, storage orders of a, b and out, shape. With `shrink` the long extents are shorter.
 SHAPES = (
     ("f32", "FFF", (2048, 8, 2048)),
@@ -80,18 +47,13 @@ LONG = 500  # from here on an extent is a long one
 
 
 def made_module(arrays: Arrays, folder: Path, *, launcher: bool = False) -> ModuleType:
-    """Export the kernels of TUNED for this GPU, or for the host, and import the module.
+    """Export kernels for this GPU, or for the host, and import the module.
 
     On a GPU it has binaries; with `launcher` it has the compiled launcher.
     """
     name, capability, sms = arrays.device()
-    run = tuning_run(name, compute_capability=capability, sms=sms)
-    with Store.open(folder / "results.db", create=True) as store:
-        for spelt, text, us in TUNED:
-            config, problem = (found := subject(spelt, text)).config, found.problem
-            store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=2))
-        compiled = launcher_binary() if launcher else None
-        return imported(exported_module(store, store.best(), binaries=bool(capability), launcher=compiled), folder)
+    run, binaries = tuning_run(name, compute_capability=capability, sms=sms), bool(capability)
+    return module_of_list("called on a GPU", run, folder, binaries=binaries, launcher=launcher)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 
+from tests.fabricated import imported, trial
 from tests.spelling import spelt
 from tests.stencil_kernels import STENCILS
 from tsm2_tune.generator.config import KernelConfig
@@ -16,21 +18,24 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.space import unfit
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
+from tsm2_tune.tuner.export.module import exported_module
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import TuningRun
 
 PATH = Path(__file__).with_name("cases.txt")
 
 
 @cache
-def lists() -> dict[str, list[tuple[str, str]]]:
-    """Return the lists of the file, each with the two words of its kernels."""
-    found = dict[str, list[tuple[str, str]]]()
+def lists() -> dict[str, list[list[str]]]:
+    """Return the lists of the file, each with the words of its kernels."""
+    found = dict[str, list[list[str]]]()
     for line in PATH.read_text().splitlines():
         said = line.partition("#")[0].strip()
         if said.startswith("["):
             last = found[said.strip("[]")] = []
         elif said:
-            config, of = said.split()
-            last.append((config, of))
+            last.append(said.split())
     return found
 
 
@@ -40,6 +45,17 @@ def with_problems(name: str) -> list[tuple[KernelConfig, Problem]]:
 
 def with_orders(name: str) -> list[tuple[KernelConfig, str]]:
     return [(spelt(config), op) for config, op in lists()[name]]
+
+
+def module_of_list(
+    name: str, run: TuningRun, folder: Path, *, binaries: bool = False, launcher: bool = False
+) -> ModuleType:
+    """Export the kernels of a list as the run's winners, each with its time in microseconds. Import the module."""
+    with Store.open(folder / "results.db", create=True) as store:
+        for config, problem, us in lists()[name]:
+            store.add_trial(run, trial(float(us), spelt(config), problem=Problem.parse(problem), blocks_per_sm=2))
+        compiled = launcher_binary() if launcher else None
+        return imported(exported_module(store, store.best(), binaries=binaries, launcher=compiled), folder)
 
 
 SOURCES = with_problems("golden")

@@ -8,8 +8,8 @@ Every op for which the module has a kernel in f32 is checked with matrices in it
 from __future__ import annotations
 
 import faulthandler
-import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.call_log import logged
+from tests.fabricated import imported_from
 from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 
 M, N, K = 4099, 5, 517
@@ -27,16 +28,6 @@ EXPECTED = A.astype(np.float64) @ B
 
 Orders = list[Any]  # NumPy's names of the orders of a, b and out: F column-major, C row-major
 ROUNDS = 20  # rounds of concurrent products
-
-
-def imported(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("best_kernels", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["best_kernels"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def check(found: Any, expected: Any = EXPECTED) -> None:
@@ -121,9 +112,6 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
     torch.cuda.synchronize()
     check(c[5:].cpu().numpy(), EXPECTED[5:])
     in_current_streams(best, a, b, c)
-    conjugates(best)
-    in_a_graph(best, a, b, c)
-    gradients(best, a, b, c)
     if best.launcher() is not None and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         assert torch.Tensor in best.launchers
     for turn in range(4):
@@ -197,22 +185,6 @@ def in_current_streams(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     in_threads([lambda number=number: work(number) for number in (1, 2, 4, 8)])  # type: ignore[misc]
 
 
-def conjugates(best: ModuleType) -> None:
-    """Products of x.mH, where the module has a kernel for them."""
-    import torch
-
-    if not any(w.dtype == "c64" and w.op == "cn" for w in best.WINNERS):
-        return
-    x, y = (torch.randn(columns, K, dtype=torch.complex64, device="cuda").mT for columns in (M, N))
-    out = torch.empty(N, M, dtype=torch.complex64, device="cuda").mT
-    expected = (x.mH.to(torch.complex128) @ y.to(torch.complex128)).cpu().numpy()
-    best.gemm(x.mH, y, out=out)
-    np.testing.assert_allclose(out.cpu().numpy(), expected, rtol=1e-4, atol=1e-3)
-    for refused in (x.mH.imag, torch.ones(N, 1, dtype=torch.complex64, device="cuda").conj().imag):
-        with pytest.raises(TypeError, match="negative bit"):
-            best.gemm(refused, refused.mT)
-
-
 def of_nothing(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     """Products with an extent of 0, and of types that the module has no kernel for: PyTorch's own."""
     import torch
@@ -250,43 +222,6 @@ def without_operands(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     assert bool((best.gemm(a, b, alpha=0) == 0).all())
 
 
-def gradients(best: ModuleType, a: Any, b: Any, c: Any) -> None:
-    """Check that `out=` is refused if gradients are recorded, as in torch.mm, and computed otherwise."""
-    import torch
-
-    wanted = b.clone(memory_format=torch.preserve_format).requires_grad_()
-    with pytest.raises(TypeError, match="requires a gradient"):
-        best.gemm(a, wanted, out=c)
-    c.zero_()
-    with torch.no_grad():
-        best.gemm(a, wanted, out=c)
-    check(c.cpu().numpy())
-
-
-def in_a_graph(best: ModuleType, a: Any, b: Any, c: Any) -> None:
-    """Products that are captured at their first call on a stream, and replayed beside others."""
-    import torch
-
-    def captured(rows: int) -> Any:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):  # which makes it the current one
-            best.gemm(a[:rows], b, out=c[:rows])
-        return graph
-
-    best.load()
-    stream = torch.cuda.Stream()
-    graphs = [captured(rows) for rows in (99, M)]
-    for graph, rows in zip(graphs, (99, M), strict=True):
-        for _ in range(3):
-            c[:rows] = 0
-            torch.cuda.synchronize()
-            with torch.cuda.stream(stream):
-                graph.replay()
-            best.gemm(a, b)  # beside it, on another stream
-            torch.cuda.synchronize()
-            check(c.cpu().numpy())
-
-
 def cupy(best: ModuleType, op: str, orders: Orders) -> None:
     import cupy
 
@@ -313,14 +248,6 @@ def cupy(best: ModuleType, op: str, orders: Orders) -> None:
     check(c.get(), 2 * EXPECTED)
     by_timing(best, a, b, c)
     first_calls(best, a, b, c)
-    with cupy.cuda.Stream(non_blocking=True) as stream:
-        stream.begin_capture()
-        best.gemm(a, b, out=c)
-        graph = stream.end_capture()
-        c.fill(0)
-        graph.launch()
-        stream.synchronize()
-    check(c.get())
     pool = cupy.cuda.MemoryAsyncPool()  # memory that no context owns
     with cupy.cuda.using_allocator(pool.malloc):
         pooled = cupy.array(A, order=orders[0])
@@ -373,7 +300,7 @@ def in_cupys_streams(best: ModuleType, a: Any, b: Any, c: Any, number: int) -> N
 if __name__ == "__main__":
     _, path, library = sys.argv
     faulthandler.dump_traceback_later(PATIENCE_SECONDS, repeat=True)
-    best = imported(path)
+    best = imported_from(Path(path))
     kernels = {w.op: w.orders for w in best.WINNERS if w.dtype == "f32" and not w.on_host}
     assert kernels
     for op, orders in kernels.items():

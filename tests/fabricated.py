@@ -287,11 +287,16 @@ def imported(text: str, folder: Path) -> ModuleType:
     """The exported module, imported from a file."""
     path = folder / "best_kernels.py"
     path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("best_kernels", path, loader=OfText("best_kernels", str(path)))
+    return imported_from(path)
+
+
+def imported_from(path: Path, name: str = "best_kernels") -> ModuleType:
+    """The exported module of the file, as `import` does under this name."""
+    spec = importlib.util.spec_from_file_location(name, path, loader=OfText(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["best_kernels"] = module  # where dataclasses look for it
+    sys.modules[name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
 

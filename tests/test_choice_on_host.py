@@ -14,44 +14,16 @@ import pytest
 
 from tests.array_libraries import LIBRARIES
 from tests.calls_on_gpu import made_module, same_bits, stress
-from tests.fabricated import host_run, imported, trial
-from tests.right_on_host import subject
+from tests.cases import lists, module_of_list
+from tests.fabricated import host_run
 from tsm2_tune.generator.config import family_name_in
 from tsm2_tune.generator.device.roofline import Ceilings
-from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.export.module import exported_module
-from tsm2_tune.tuner.results.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")]
 
 SMS, BLOCKS_PER_SM = 8, 2
 CEILINGS = Ceilings(4.0, 3.6, (("f32", 60.0), ("f64", 30.0), ("c64", 60.0)))  # GB/s and GFLOP/s, as of an emulation
-TUNED = (  # with its time in microseconds
-    ("stream_a_fma:threads=64,columns=2,prefetch=8,stages=4,splits=3", "600x4x700:f32:nn", 500.0),
-    ("resident_b_fma:threads=64,vector_bytes=4,columns=2,prefetch=4,row_tiles=4", "3000x4x20:f32:nn", 100.0),
-    (
-        "row_lanes_shared_b:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,vectors=2,stages=2,splits=2,strips=10,min_blocks=3",
-        "400x4x520:f32:tn",
-        300.0,
-    ),
-    (
-        "staged_fma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=16,thread=8x8x2",
-        "19x9x2600:f32:tt",
-        150.0,
-    ),
-    (
-        "staged_dmma:threads=128,ring_threads=128,block=64x32x16,stages=3,copy=ca,splits=16,warp=32x16,fragment_prefetch=1",
-        "48x32x640:f64:tn",
-        200.0,
-    ),
-    (
-        "resident_b_dmma:threads=128,strips=2,columns=16,depth=32,ring_k=16,stages=3,copy=ca,splits=16",
-        "900x16x40:f64:nn",
-        200.0,
-    ),
-    ("inner_fma:threads=128,block=4x4,thread=4x4x2,stages=1,splits=16", "4x2x2600:c64:cn", 100.0),
-)
-FAMILIES_STARTED = {family_name_in(spelt) for spelt, _, _ in TUNED}
+TUNED = {problem: config for config, problem, _ in lists()["called on the host"]}
 # For each element type and op: the tuned shape, larger, smaller, one row, one column, one product, under a step.
 SHAPES = {
     ("f32", "nn"): (
@@ -68,16 +40,9 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Any:
-    """Return a module of TUNED whose kernels are compiled with little optimisation."""
-    folder = tmp_path_factory.mktemp("module")
+    """Return a module of TUNED, whose kernels are compiled with little optimisation."""
     run = replace(host_run(), sms=SMS, ceilings=CEILINGS)
-    with Store.open(folder / "results.db", create=True) as store:
-        for spelt, text, us in TUNED:
-            config, problem = (found := subject(spelt, text)).config, found.problem
-            of_source = render(problem, config)
-            tried = trial(us, config, problem=problem, source=of_source, blocks_per_sm=BLOCKS_PER_SM)
-            store.add_trial(run, tried)
-        return imported(exported_module(store, store.best()), folder)
+    return module_of_list("called on the host", run, tmp_path_factory.mktemp("module"))
 
 
 def block(rows: int, columns: int, dtype: Any, order: Any, *, padding: int) -> np.ndarray[Any, Any]:
@@ -116,7 +81,7 @@ def check(module: ModuleType, dtype: str, op: str, shape: tuple[int, int, int], 
 @pytest.mark.parametrize(("dtype", "op"), SHAPES)
 def test_every_shape_is_right(module: ModuleType, dtype: str, op: str, swapped: bool) -> None:
     for shape in SHAPES[dtype, op]:
-        is_tuned = f"{'x'.join(map(str, shape))}:{dtype}:{op}" in (text for _, text, _ in TUNED)
+        is_tuned = f"{'x'.join(map(str, shape))}:{dtype}:{op}" in TUNED
         check(module, dtype, op, shape, 0 if is_tuned else 3, swapped)
 
 
@@ -128,7 +93,7 @@ def test_every_kernel_is_started_otherwise_than_where_it_won(module: ModuleType)
             found = module.match(*shape, dtype, op=op)
             started[family_name_in(found.winner.config)].add((found.launch.splits, found.launch.rows_per_block))
             assert found.launch.blocks(*shape[:2]) <= 8 * SMS * BLOCKS_PER_SM
-    assert started.keys() == won.keys() == FAMILIES_STARTED
+    assert started.keys() == won.keys() == set(map(family_name_in, TUNED.values()))
     assert all(len(launches) >= 3 and won[family] in launches for family, launches in started.items()), started
     # One kernel splits k; the other's blocks have several tiles of rows.
     families = {(65, 4, 2003): "stream_a_fma", (50000, 4, 30): "resident_b_fma", (300, 4, 9000): "stream_a_fma"}

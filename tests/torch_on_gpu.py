@@ -17,8 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.array_libraries import Torch
-from tests.exported_on_gpu import imported
-from tests.fabricated import kernels_of, winners
+from tests.fabricated import imported_from, kernels_of, winners
 from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 from tests.torch_checks import CHECKS, about, counted, is_untouched, same, trials_of_all
 from tests.torch_programs import PROGRAMS, drawn
@@ -160,7 +159,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "export":
         module_of_gpu(Path(sys.argv[2]), launcher="--launcher" in sys.argv)
     else:
-        module = imported(sys.argv[1])
+        module = imported_from(Path(sys.argv[1]))
         for check in sys.argv[2:]:
             began = time.monotonic()
             is_untouched(ALL[check], module, "cuda")

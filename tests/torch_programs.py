@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.fabricated import imported_from
 from tests.threads_on_gpu import in_threads
 from tests.torch_checks import COUNT, about, block, counted, kept, outcome, restored, same
 
@@ -318,11 +317,7 @@ def two_modules(best: ModuleType, device: str) -> None:
 
     a, b, _ = drawn(device, "float32")
     untouched = restored(device)
-    spec = importlib.util.spec_from_file_location("copied_kernels", Path(str(best.__file__)))
-    assert spec is not None
-    assert spec.loader is not None
-    copy = sys.modules["copied_kernels"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(copy)
+    copy = imported_from(Path(str(best.__file__)), "copied_kernels")
     copy.__dict__["KEY_OF_GPUS"] = best.KEY_OF_GPUS
     assert copy.torch.mm is best.torch.mm
     same(copy.torch.mm(a, b), a @ b)
