@@ -8,13 +8,13 @@ import os
 import re
 import stat
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import lru_cache
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.config import KernelConfig
@@ -178,14 +178,13 @@ def _unlike(path: Path, number: int, error: Exception, content: bytes) -> InputE
         except UnicodeDecodeError as whole:
             before = content[: whole.start].decode(error.encoding, errors="replace")
             number, message = 1 + before.count("\n"), f"it is not {error.encoding.upper()}"
-    if isinstance(error, KeyError):
-        message = f"{error} is of no line before"
     return InputError(
         f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(message)[:300]}): write it again"
         " with tsm2-tune export --format trials"
     )
 
 
+T = TypeVar("T")
 Place = tuple[str, Problem]  # device and problem
 _Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # times of kernels, and times of vendor libraries by name
 
@@ -256,7 +255,7 @@ class _Reader:
         _once(self._tools, _key(line["key"]), {name: line[name] for name in TOOLS})
 
     def _read_run(self, line: dict[str, Any]) -> None:
-        values = {**self._tools[_key(line["tools"])], "started_at": line["started_at"]}
+        values = {**_earlier(self._tools, "tools", _key(line["tools"])), "started_at": line["started_at"]}
         run = records.tuning_run({"id": 0, **values})
         _once(self._runs, _key(line["key"]), (tuple(values[name] for name in RUN), run.ceilings))
 
@@ -268,7 +267,9 @@ class _Reader:
         values = checked({"final": line["key"], "final_stamp": line["stamp"]}, _OF_FINAL)
         if None in values.values():
             raise ValueError("a final without key or stamp")
-        _once(self._finals, values["final"], (self._runs[_key(line["run"])][0], values["final_stamp"]))
+        _once(
+            self._finals, values["final"], (_earlier(self._runs, "run", _key(line["run"]))[0], values["final_stamp"])
+        )
 
     def _read_trial(self, line: dict[str, Any]) -> None:
         values = checked(self._later | line, _OF_TRIAL)
@@ -288,7 +289,7 @@ class _Reader:
             **_OF_ANY_TRIAL,
             **values,
             **records.kernel_values(config, source),
-            "basis": self._bases[_key(line["basis"])],
+            "basis": _earlier(self._bases, "basis", _key(line["basis"])),
             "ended_at": own.run[STARTED_AT],  # the file has no later time
             **{name: own.values[name] for name in ("cache", "floor_us")},
         }
@@ -315,7 +316,7 @@ class _Reader:
         """Return the measurements of the final comparison to which the measurement `timed` belongs, as two dicts."""
         if at is None:
             raise ValueError("a time does not belong to a final")
-        if self._finals[at][0] != timed.run:
+        if _earlier(self._finals, "final", at)[0] != timed.run:
             raise ValueError("a time belongs to another run than its final")
         return self._rounds[place].setdefault(at, ({}, {}))
 
@@ -326,7 +327,7 @@ class _Reader:
         if values["summary_of"] is None:
             raise ValueError("a time has no samples")
         records.check_interval(values["low_us"], values["median_us"], values["high_us"])
-        run, ceilings = self._runs[_key(line["run"])]
+        run, ceilings = _earlier(self._runs, "run", _key(line["run"]))
         final = values.pop("final")
         return final, Timed(run, values | {"slowed": None, "floor_us": ceilings.floor_us(problem)}, ())
 
@@ -358,6 +359,13 @@ def _key(value: Any) -> str:
     if not isinstance(value, str) or not _KEY.fullmatch(value):
         raise ValueError(f"{shown(value)} is not a key")
     return value
+
+
+def _earlier(known: Mapping[str, T], kind: str, key: str) -> T:
+    """Return the value of an earlier line of this kind. Raise ValueError if no earlier line has the key."""
+    if key not in known:
+        raise ValueError(f"no line before has the {kind} {key}")
+    return known[key]
 
 
 def _list(value: Any) -> Sequence[Any]:
