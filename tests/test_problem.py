@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import run
+from tests.command import refused, run
 from tsm2_tune.api.parse import op_in
 from tsm2_tune.api.products import MOST_SHAPES_BYTES, problems_of
 from tsm2_tune.errors import InputError
@@ -156,6 +156,20 @@ def test_shapes_file_is_read_or_refused(content: bytes, reason: str, tmp_path: P
     else:
         with pytest.raises(InputError, match=reason):
             shapes_in(path)
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        ("gram", "shapes file '{path}', line 2: shape 100x8x8 with op tx: a matrix times itself has m = n"),
+        ("cn", "op 'cn' of f32: c and j conjugate, which changes complex numbers only; use t and n instead"),
+    ],
+)
+def test_an_op_that_does_not_suit_is_blamed_on_its_line_or_itself(op: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_text("8x8x8\n9x9x9, 100x8x8\n")
+    said = refused("space", "--device", "cpu", "--shapes", f"@{path}", "--op", op)
+    assert said == f"Error: {reason.format(path=path)}\n"
 
 
 @pytest.mark.usefixtures("impatient")

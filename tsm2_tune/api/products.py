@@ -8,7 +8,8 @@ import re
 import select
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from tsm2_tune.api.parse import (
     LAYOUTS,
@@ -39,6 +40,7 @@ _PROBLEM = re.compile(
 )
 
 Products = str | Problem | Iterable[str | Problem]
+T = TypeVar("T")
 Parsed = Problem | tuple[Shape, ...]
 
 
@@ -50,28 +52,28 @@ def problems_of(
     check_named("math", math, MATHS)
     names = tuple(dict.fromkeys(dtype_with(math, name) for name in dtype_texts(dtypes).split(",")))
     several = tuple(dict.fromkeys(canonical_op(op) for op in texts("op", ops).split(",")))
+    kinds = [(name, op_in(layout, op_of(op, name))) for name in names for op in several]
+    for kind in kinds:
+        Problem(1, 1, 1, *kind)  # raises InputError for an invalid op, of which no item is to blame
+
+    def problems_in(item: Parsed) -> list[Problem]:
+        if isinstance(item, Problem):
+            return [item]
+        return [Problem(one.m, one.n, one.k, *kind, one.batch) for one in item for kind in kinds]
+
     found = dict[Problem, None]()
-    for item in parsed(products):
-        found.update(
-            {item: None}
-            if isinstance(item, Problem)
-            else dict.fromkeys(
-                Problem(one.m, one.n, one.k, name, op_in(layout, op_of(op, name)), one.batch)
-                for one in item
-                for name in names
-                for op in several
-            )
-        )
+    for item in parsed(products, problems_in):
+        found.update(dict.fromkeys(item))
         if len(found) > MOST_PROBLEMS:
             raise InputError(f"{str(products)!r} makes more than {MOST_PROBLEMS} problems: name fewer at a time")
     return tuple(found)
 
 
-def parsed(products: Products) -> Iterator[Parsed]:
-    """Yield each Problem, and the problem or the shapes of each comma-separated item of each text.
+def parsed(products: Products, convert: Callable[[Parsed], T]) -> Iterator[T]:
+    """Convert each Problem, and the problem or the shapes of each comma-separated item of each text.
 
     An item @FILE stands for the items in FILE. Raise InputError if `products` is empty, if it contains anything but
-    texts and Problems, if an item is invalid, or if a file cannot be read.
+    texts and Problems, if an item is invalid or `convert` refuses it, or if a file cannot be read.
     """
     try:
         every = [products] if isinstance(products, str | Problem) else list(products)
@@ -81,31 +83,31 @@ def parsed(products: Products) -> Iterator[Parsed]:
         raise InputError("no product: name one, such as '20480x16x20480'")
     for product in every:
         if isinstance(product, Problem):
-            yield product
+            yield convert(product)
         elif isinstance(product, str):
-            yield from _parsed_text(product)
+            yield from _parsed_text(product, convert)
         else:
             raise InputError(f"product {product!r}: expected a text, such as '20480x16x20480', or a Problem")
 
 
-def _parsed_text(text: str) -> Iterator[Parsed]:
+def _parsed_text(text: str, convert: Callable[[Parsed], T]) -> Iterator[T]:
     items = [item.strip() for item in text.split(",") if item.strip()]
     if not items:
         raise InputError(f"no shape in {text!r}: expected MxNxK, such as 20480x16x20480")
     for item in items:
         if item.startswith("@"):
-            yield from _parsed_file(item[1:])
+            yield from _parsed_file(item[1:], convert)
         else:
-            yield _parsed_item(item)
+            yield convert(_parsed_item(item))
 
 
-def _parsed_file(name: str) -> Iterator[Parsed]:
-    """Yield what the items of a shapes file stand for. Raise InputError with the line of an invalid item."""
+def _parsed_file(name: str, convert: Callable[[Parsed], T]) -> Iterator[T]:
+    """Convert what the items of a shapes file stand for. Raise InputError with the line of an invalid item."""
     is_empty = True
     for number, line in enumerate(_LINE_END.split(_shapes_text(name)), 1):
         for item in filter(str.strip, line.partition("#")[0].split(",")):
             try:
-                found = _parsed_item(item.strip())
+                found = convert(_parsed_item(item.strip()))
             except InputError as error:
                 raise InputError(f"shapes file {name!r}, line {number}: {error}") from None
             yield found

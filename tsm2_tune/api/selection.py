@@ -119,7 +119,7 @@ def selected(
 ) -> Selection:
     """Return the selection that these arguments of `best` describe. Raise InputError for an invalid argument."""
     problems, of_shapes = set[Problem](), set[Shape]()
-    for item in parsed(products) if products is not None else ():
+    for item in parsed(products, lambda item: item) if products is not None else ():
         if isinstance(item, Problem):
             problems.add(item)
         else:
