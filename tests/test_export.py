@@ -260,24 +260,39 @@ def test_missing_pairs_are_measured_here(tuned: Path, path: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_ctrl_c_leaves_what_was_measured(tuned: Path, path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("at", "trials", "said"),
+    [
+        (
+            "Store.add_trials = lambda *arguments: (add(*arguments), stop())[0]",
+            7,
+            "stopped; every trial that ended is in {path}: run the same command again to continue",
+        ),
+        ("Tuner.compile_ahead = lambda *_: stop()", 6, "stopped; nothing is stored"),
+    ],
+)
+def test_ctrl_c_leaves_what_was_measured(
+    at: str, trials: int, said: str, tuned: Path, path: Path, tmp_path: Path
+) -> None:
     path.write_bytes(tuned.read_bytes())
-    script = """
+    script = f"""
 import os, signal
 from tests.quick_command import make_quick
 from tsm2_tune.__main__ import main
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.search.loop import Tuner
 make_quick(setattr)
 add = Store.add_trials
-Store.add_trials = lambda *arguments: (add(*arguments), os.kill(os.getpid(), signal.SIGINT))[0]
+stop = lambda: os.kill(os.getpid(), signal.SIGINT)
+{at}
 main()
 """
     output = tmp_path / "best.csv"
     options = ("export", "--db", str(path), "--within", "0%", "--format", "csv", "--output", str(output))
     done = python("-c", script, *options)
     assert done.returncode == 128 + signal.SIGINT, done.stderr
-    assert "every trial that ended is in" in done.stdout
+    assert said.format(path=path) in done.stdout
     assert done.stderr == ""
     assert not output.exists()
     with Store.open(path, create=False) as store:
-        assert len(store.listing()) == 7
+        assert len(store.listing()) == trials

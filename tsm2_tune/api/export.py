@@ -38,7 +38,7 @@ from tsm2_tune.tuner.export.trial_lines import trials_text
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Noted
-from tsm2_tune.tuner.runs.signals import interruptible
+from tsm2_tune.tuner.runs.signals import Stopped, interruptible
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write
 
@@ -123,10 +123,14 @@ def export(
         else:
             refuse_unwritable(path)
     with nullcontext() if share is None else interruptible(), Store.open(name, create=False) as store:
+        writes = store.database.writes
         try:
             return wanted.exported(store, selection, path)
         except InputError:
             _refuse_nothing(store, selection)
+            raise
+        except Stopped as stopped:
+            stopped.stored_in = name if store.database.writes > writes else ""
             raise
 
 

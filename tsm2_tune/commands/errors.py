@@ -158,17 +158,18 @@ class Refusal(click.UsageError):
 def ended_by_signals(ctx: click.Context, database: str | None, *, stderr: bool = False) -> Iterator[None]:
     """If Ctrl-C, SIGTERM or SIGHUP ends the block, print which trials are stored and exit with 128 + the signal.
 
-    `database` is None if the command stores nothing. The text is printed on standard output, or on standard error if
-    `stderr`.
+    `database` is None if the command stores nothing, unless the exception names a database. The text is printed on
+    standard output, or on standard error if `stderr`.
     """
     try:
         with stoppable():
             yield
     except KeyboardInterrupt as stop:
-        name = "" if database is None else shown_name(database)
-        if database is None:
+        stored_in: str = getattr(stop, "stored_in", "") if database is None else database
+        name = shown_name(stored_in)
+        if not stored_in:
             text = "stopped; nothing is stored"
-        elif is_address(database) or os.path.exists(database):
+        elif is_address(stored_in) or os.path.exists(stored_in):
             lost = getattr(stop, "unstored", 0)
             but = f", but for the last {lost}, since it is unreachable" if lost else ""
             text = f"stopped; every trial that ended is in {name}{but}: run the same command again to continue"

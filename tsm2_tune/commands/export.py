@@ -120,7 +120,7 @@ def export(
         "measure": not no_measure, "wait": wait, "allow_unverified": allow_unverified,
     }  # fmt: skip
     into_file = output != "-"
-    ended = tables.waiting(f"exporting {shown_name(database)}") if within is None else ended_by_signals(ctx, database)
+    ended = tables.waiting(f"exporting {shown_name(database)}") if within is None else ended_by_signals(ctx, None)
     with ended, ExportProgress(tables.console(stderr=not into_file)) as shown:
         path = output if into_file else None
         exported = tsm2_tune.export(database, format=form, output=path, **which, **options, on_event=shown.show)

@@ -24,6 +24,7 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
+        self.stored_in = ""  # the database that a command has written to, if it need not write
         self.unstored = 0  # completed trials that could not be stored, since the database is unreachable
 
 

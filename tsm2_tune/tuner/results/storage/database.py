@@ -38,6 +38,7 @@ class Database:
     def __init__(self, path: Path | Address, engine: Engine, *, server: Server | None = None) -> None:
         self.path = path  # the name in messages
         self._stored_at = path
+        self.writes = 0  # transactions that may have changed it
         self._engine, self._server = engine, server
         self._is_copy = False  # whether it is a copy, in which writes would be lost
         self._opened: tuple[Path, os.stat_result] | None = None  # the file when it was opened for writing
@@ -172,6 +173,7 @@ class Database:
             else:
                 with self._file_transaction(writes=writes) as connection:
                     yield connection
+            self.writes += writes
 
     @contextmanager
     def _file_transaction(self, *, writes: bool) -> Iterator[Connection]:
