@@ -124,6 +124,11 @@ def test_a_toolkit_compiles_a_line_for_the_device(nvcc: Nvcc, tmp_path: Path) ->
         ("echo text > $2", "wrote no binary"),
         ("exit 3", "exited 3, without a message"),
         ("kill -SEGV $$", "signalled 11, without a message"),
+        ("kill -KILL $$", "it was killed by SIGKILL; find out what kills it, then run this again"),
+        (
+            "[ $2 = /dev/null ] || kill -KILL $$",
+            "killed by SIGKILL. No kernel is compiled for a GPU. Remedy: find out what kills it",
+        ),
         ("", "--version fails"),
     ],
 )
@@ -314,7 +319,7 @@ def test_an_nvcc_that_is_newer_than_the_driver_is_a_problem(
     ("script", "said"),
     [
         ("echo 'error: no'; exit 1", "does not build a C++ library (error: no)"),
-        ("kill -KILL $$", "killed by SIGKILL"),
+        ("kill -KILL $$", "killed by SIGKILL; find out what kills it, then run this again"),
         ("exit 7", "does not build a C++ library (it exited 7, without a message)"),
         ("exit 0", "wrote no output"),
         ("", "c++ --version: no answer within 1 s. --device cpu cannot run. Remedy: fix it, or name another"),

@@ -134,6 +134,13 @@ def test_a_cached_core_that_does_not_load_is_built_again(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolMissing, match="install a C compiler"):
         core_library.core_binary()
+    (killed := tmp_path / "cc").write_text("#!/bin/sh\nkill -KILL $$\n")
+    killed.chmod(0o755)
+    with pytest.raises(
+        ToolMissing, match=f"^{killed} does not build the core: it was killed by SIGKILL; find out what"
+    ):
+        core_library.core_binary()
+    killed.unlink()
     disk(tmp_path, f_bavail=0)
     with pytest.raises(InputError, match=rf"with 0\.0 MiB left on the disk of {tmp_path}/.*: free some space"):
         core_library.core_binary()

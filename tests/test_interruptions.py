@@ -19,6 +19,7 @@ from tests.servers import wait_until
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compile import compiler, failure_cause
 from tsm2_tune.tuner.compile.compiler import Toolchain, kill_running
+from tsm2_tune.tuner.device.emulator import toolchain as emulator_toolchain
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 
@@ -182,7 +183,8 @@ def test_a_descendant_that_holds_the_pipe_holds_nobody_up(detach: str, tmp_path:
         ("sleep 600", "it took more than 0.2 s"),
         ("yes", "it prints too much"),
         ("sleep 600 & echo 1.0", None),
-        ("kill -KILL $$", "it was killed by SIGKILL"),
+        ("kill -KILL $$", "it was killed by SIGKILL; find out what kills it, then run this again"),
+        ("exit 127", "a program that it starts is missing"),
     ],
 )
 def test_what_a_compiler_is_asked_is_bounded(
@@ -195,8 +197,27 @@ def test_what_a_compiler_is_asked_is_bounded(
     if complaint is None:
         assert compiler.answer(str(named), "--version").messages == "1.0\n"
     else:
-        with pytest.raises(ToolMissing, match=f"compiler {named} does not answer .*: {complaint}; fix it"):
+        remedy = "" if "find out" in complaint else "; fix it or name another compiler"
+        with pytest.raises(ToolMissing, match=f"compiler {named} does not answer .*: {complaint}{remedy}$"):
             host_toolchain()
+
+
+@pytest.mark.parametrize("at", ["--version", "-fsyntax-only", "sample.cpp", "-###", "-E"])
+def test_a_compiler_that_is_killed_once_is_asked_again(
+    at: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (named := tmp_path / "compiler").write_text(
+        f"""#!/bin/sh
+case "$*" in *{at}*) mkdir {tmp_path}/killed 2> {os.devnull} && kill -KILL $$;; esac
+exec c++ "$@"
+"""
+    )
+    named.chmod(0o755)
+    monkeypatch.setenv("CXX", str(named))
+    found = host_toolchain()
+    assert (tmp_path / "killed").exists()
+    emulator_toolchain._answers.cache_clear()
+    assert host_toolchain() == found
 
 
 HANGING = "setsid sleep 600 &\necho $! >> $calls\nmktemp\nsleep 600 &\necho $! >> $calls\nwait\n"

@@ -12,7 +12,7 @@ import os
 import struct
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from tsm2_tune.runtime.cuda.cubins import sha256, unpacked
@@ -179,26 +179,32 @@ def loaded_core(binary: bytes) -> ctypes.CDLL:
     return ctypes.CDLL(memory_file("tsm2_core", binary))
 
 
-def built_core(texts: Mapping[str, str], place: str | None = None) -> bytes:
-    """Compile the core's C texts in the folder `place`, by default the temporary one. Raise OSError if that fails.
+def core_command(sources: Sequence[str], output: str) -> list[str]:
+    """Return the command that compiles the core's C files. Raise OSError if there is no compiler.
 
     The compiler is the first of COMPILERS in PATH, without the user's options: the library may run elsewhere.
     """
     import shutil  # here, because few programs get here and all wait for imports
-    import signal
-    import subprocess
-    import tempfile
 
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise OSError(f"there is no C compiler: none of {', '.join(COMPILERS)}")
-    with tempfile.TemporaryDirectory(dir=place) as folder, open(os.path.join(folder, "messages"), "w+b") as messages:
+    return [compiler, "-x", "c", *sources, *CORE_FLAGS, "-o", output, "-lm"]
+
+
+def built_core(texts: Mapping[str, str]) -> bytes:
+    """Compile the core's C texts in the temporary folder. Raise OSError if that fails."""
+    import signal  # here, because few programs get here and all wait for imports
+    import subprocess
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "messages"), "w+b") as messages:
         paths = {name: os.path.join(folder, name) for name in (*texts, "core.so")}
         for name, text in texts.items():
             with open(paths[name], "w", encoding="utf-8") as file:
                 file.write(text)
-        sources = [paths[name] for name in texts if name.endswith(".c")]
-        command = [compiler, "-x", "c", *sources, *CORE_FLAGS, "-o", paths["core.so"], "-lm"]
+        command = core_command([paths[name] for name in texts if name.endswith(".c")], paths["core.so"])
+        compiler = command[0]
         environment = {**os.environ, "TMPDIR": folder}  # Python, but no compiler, passes over a full $TMPDIR
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, start_new_session=True,

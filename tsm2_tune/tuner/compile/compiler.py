@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,12 @@ from tsm2_tune.tuner.compile.cache import cache_folder, remove_leftovers
 from tsm2_tune.tuner.compile.command_limits import Ended, Ending, kill_running, kills, run, workplace
 from tsm2_tune.tuner.compile.environment import Variables, compiler_environment
 from tsm2_tune.tuner.compile.failure_cause import (
+    BELIEVED,
+    KILLED,
     PASSING,
+    Interrupted,
     interruption,
+    is_killed,
     refuse_full_disk,
     signal_name,
 )
@@ -28,7 +32,6 @@ __all__ = ["Toolchain", "answer", "cache_folder", "compile_text", "kill_running"
 
 DETAIL_CHARACTERS = 4000  # stored part of a compiler's messages
 ANSWER_SECONDS = 30.0  # time limit of a query such as --version
-BELIEVED = 2  # number of equal failures after which a compilation has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +88,43 @@ def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
     With `errors`, the output includes standard error. Raise ToolMissing if the compiler does not start, is killed,
     exceeds the time limit or prints too much.
     """
+    ended, why = asked([compiler, *arguments], limit_seconds=ANSWER_SECONDS, errors=errors)
+    if why is None:
+        return ended
+    raise ToolMissing(
+        f"compiler {compiler} does not answer {' '.join(arguments)}: {why}; fix it or name another compiler"
+    )
+
+
+def asked(
+    command: list[str],
+    *,
+    limit_seconds: float,
+    errors: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Ended, str | None]:
+    """Run a compiler's query. Return how it ended, with its output, and the reason why it gave no answer, else None.
+
+    A query without an answer is repeated. Raise Interrupted if the compiler is killed each time.
+    """
     why: str | None = None
     for _ in range(BELIEVED):
         killed_before = failure_cause.out_of_memory_kills()
         try:
-            ended = run([compiler, *arguments], limit_seconds=ANSWER_SECONDS, errors=errors)
+            ended = run(command, limit_seconds=limit_seconds, errors=errors, environment=environment)
         except OSError as error:
-            why = f"it cannot be started: {error.strerror}"
-            continue
+            ended = Ended(Ending.NOT_STARTED, error.errno or 0)
         if ended.how is Ending.TIMED_OUT:
-            why = f"it took more than {ANSWER_SECONDS:g} s"
+            why = f"it took more than {limit_seconds:g} s"
         elif ended.how is Ending.PRINTED_TOO_MUCH:
             why = "it prints too much"
         else:
             why = None if ended.is_well else interruption(ended, killed_before=killed_before)
         if why is None:
-            return ended
-    question = " ".join(arguments)
-    raise ToolMissing(f"compiler {compiler} does not answer {question}: {why}; fix it or name another compiler")
+            return ended, None
+    if why is not None and is_killed(why):
+        raise Interrupted(f"compiler {command[0]} does not answer {' '.join(command[1:])}: {why}; {KILLED}")
+    return ended, why
 
 
 def compile_text(

@@ -8,13 +8,14 @@ import hashlib
 import json
 import platform
 from importlib import resources
+from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.runtime.choice.core import CORE_FLAGS, built_core, loaded_core, platform_name
+from tsm2_tune.runtime.choice.core import CORE_FLAGS, CORE_SECONDS, core_command, loaded_core, platform_name
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
-from tsm2_tune.tuner.compile.failure_cause import refuse_full_disk
-from tsm2_tune.tuner.compile.shared_objects import c_texts
+from tsm2_tune.tuner.compile.failure_cause import Interrupted, refuse_full_disk
+from tsm2_tune.tuner.compile.shared_objects import c_texts, shared_object
 
 SUFFIX = ".so"
 
@@ -51,13 +52,21 @@ def _loaded() -> tuple[bytes, ctypes.CDLL]:
             found.path.unlink()
     parent = cache.working_parent()
     try:
+        core_command((), "")  # without a compiler it raises OSError, which would blame the folder
+        binary = shared_object(core_texts(), _command, "core", limit_seconds=CORE_SECONDS)
+        library = loaded_core(binary)
         with workplace(parent) as work:
-            binary = built_core(texts, str(work.folder))
-            library = loaded_core(binary)
             output = work.folder / "core"
             output.write_bytes(binary)
             cache.keep(output, key, SUFFIX, 0)
-    except OSError as error:
+    except Interrupted:
+        raise
+    except (OSError, ToolMissing) as error:
         refuse_full_disk(parent)
         raise ToolMissing(f"the C code that predicts times does not load ({error}): install a C compiler") from None
     return binary, library
+
+
+def _command(folder: Path, output: Path) -> list[str]:
+    sources = [str(folder / name) for name in core_texts() if name.endswith(".c")]
+    return core_command(sources, str(output))

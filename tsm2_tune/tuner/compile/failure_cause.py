@@ -8,10 +8,12 @@ import re
 import signal
 from pathlib import Path
 
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.tuner.compile.command_limits import Ended, Ending
 from tsm2_tune.tuner.results.storage.mounts import free_bytes_of
 
+BELIEVED = 2  # number of equal failures after which a compilation has failed
+KILLED = "find out what kills it, then run this again"  # the remedy if a compiler was killed
 LEAST_FREE_BYTES = 16 * 2**20  # enough for a compiler's files
 LEAST_FREE_FILES = 32
 SEARCHED_CHARACTERS = 2**16  # searched part at each end of a compiler's messages
@@ -59,12 +61,22 @@ WORDS = (
     ),
 )
 _WORDS = re.compile("|".join(WORDS), re.IGNORECASE)
+_KILLED = re.compile("killed|stopped|signal|memory|bad_alloc", re.IGNORECASE)
 
 # System errors that may not occur again if the call is repeated.
 PASSING = (
     *(errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY, errno.ETXTBSY, errno.EINTR, errno.ECONNABORTED),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
 )
+
+
+class Interrupted(ToolMissing):
+    """A compiler was killed each time: nothing is wrong with it."""
+
+
+def is_killed(why: str) -> bool:
+    """Return whether this result of `interruption` says that a compiler was killed, or that it lacked memory."""
+    return _KILLED.search(why) is not None
 
 
 def interruption(ended: Ended, *, killed_before: int) -> str | None:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.device.tensor_cores import WITH_WARPGROUP_PRODUCTS
-from tsm2_tune.tuner.compile.command_limits import run
-from tsm2_tune.tuner.compile.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
+from tsm2_tune.tuner.compile.compiler import ANSWER_SECONDS, Toolchain, answer, asked, script_digest
 from tsm2_tune.tuner.compile.environment import (
     OF_NVCC,
     OF_TEXTS,
@@ -118,14 +117,15 @@ def _variables_digest(compiler: str, flags: tuple[str, ...]) -> str:
     found = _commands(_dry_run(compiler, flags, variables))
     if deciding(OF_TEXTS):
         headers = [compiler, *flags[1:], "-E", "-Xcompiler", "-P", "-x", "cu", os.devnull]
-        found += run(headers, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables)).messages
+        found += asked(headers, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables))[0].messages
     return hashlib.sha256(found.encode()).hexdigest()
 
 
 def _dry_run(compiler: str, flags: tuple[str, ...], variables: Variables = ()) -> str:
     """Return the output of nvcc --dryrun: the commands that nvcc would run with these environment variables."""
     command = [compiler, *flags, "--dryrun", "-o", "/dev/null", SAMPLE]
-    return run(command, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables)).messages
+    ended, _ = asked(command, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables))
+    return ended.messages
 
 
 def _commands(said: str) -> str:

@@ -12,6 +12,7 @@ from tsm2_tune.generator.dtypes import dtype_named
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text, kill_running, remove_leftovers
+from tsm2_tune.tuner.compile.failure_cause import KILLED
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.runs.signals import held
 
@@ -19,7 +20,7 @@ CORES_A_SPARE = 8  # of this many cores one runs no compiler, but is left to the
 KILL_AGAIN_SECONDS = 0.05  # pause between attempts to kill compilers: one may start during an attempt
 REMEDIES = {  # advice if the support kernels do not compile
     Outcome.TIMED_OUT: "raise --compile-limit",
-    Outcome.INTERRUPTED: "find out what kills it, then run this again",
+    Outcome.INTERRUPTED: KILLED,
 }
 MOST_RECENT = 1000  # binaries in memory; most have less than 100 KB
 Compiled = Future[Binary | CompileFailure]

@@ -10,7 +10,17 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import Ended, Ending, workplace
 from tsm2_tune.tuner.compile.environment import compiler_environment
-from tsm2_tune.tuner.compile.failure_cause import refuse_full_disk, signal_name
+from tsm2_tune.tuner.compile.failure_cause import (
+    BELIEVED,
+    KILLED,
+    PASSING,
+    Interrupted,
+    interruption,
+    is_killed,
+    out_of_memory_kills,
+    refuse_full_disk,
+    signal_name,
+)
 
 LIMIT_SECONDS = 600.0  # time limit of the C compiler
 
@@ -35,26 +45,37 @@ def shared_object(
     """Build a shared library from `files` (name -> content) and return its bytes.
 
     `command` returns the compiler command for the folder with the files and the path of the output. `what` names the
-    output in messages. Raise ToolMissing if the compiler fails, InputError if no working folder can be created.
+    output in messages. A build that the machine made fail is repeated. Raise ToolMissing if the compiler fails,
+    Interrupted if it is killed each time, InputError if no working folder can be created.
     """
-    parent = cache.working_parent()
-    try:
-        with workplace(parent) as work:
-            for file, content in files.items():
-                (work.folder / file).write_bytes(content)
-            output = work.folder / what
-            line, environment = command(work.folder, output), {**compiler_environment(), "TMPDIR": str(work.folder)}
-            ended = work.run(line, limit_seconds=limit_seconds, environment=environment)
-            if not ended.is_well or not output.is_file():
+    parent, why = cache.working_parent(), None
+    for is_last in (*[False] * (BELIEVED - 1), True):
+        killed_before = out_of_memory_kills()
+        try:
+            with workplace(parent) as work:
+                for file, content in files.items():
+                    (work.folder / file).write_bytes(content)
+                output = work.folder / what
+                line = command(work.folder, output)
+                environment = {**compiler_environment(), "TMPDIR": str(work.folder)}
+                ended = work.run(line, limit_seconds=limit_seconds, environment=environment)
+                if ended.is_well and output.is_file():
+                    return output.read_bytes()
                 refuse_full_disk(parent)
                 said = ended.messages.replace(str(work.folder), "").strip()[-2000:]
-                said = "it exited with status 0, but wrote no output" if ended.is_well else said or _silent(ended)
-                raise ToolMissing(f"{line[0]} does not build the {what}: {said}")
-            return output.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"cannot build the {what} in {parent} ({error.strerror}): make it writable, with space left"
-        ) from error
+        except OSError as error:
+            if error.errno in PASSING and not is_last:
+                continue
+            raise InputError(
+                f"cannot build the {what} in {parent} ({error.strerror}): make it writable, with space left"
+            ) from error
+        why = None if ended.is_well else interruption(ended, killed_before=killed_before)
+        if why is None or ended.how is Ending.CALLED_OFF:
+            break
+    if why is not None and is_killed(why):
+        raise Interrupted(f"{line[0]} does not build the {what}: {why}; {KILLED}")
+    said = "it exited with status 0, but wrote no output" if ended.is_well else said or _silent(ended)
+    raise ToolMissing(f"{line[0]} does not build the {what}: {said}")
 
 
 def _silent(ended: Ended) -> str:

@@ -15,6 +15,7 @@ from tsm2_tune.errors import TuneError, pip_install
 from tsm2_tune.tuner.compile.cache import refuse_noexec, working_parent
 from tsm2_tune.tuner.compile.command_limits import Ended, Ending, run
 from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.compile.failure_cause import FROM_OUTSIDE, KILLED, is_killed, signal_name
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command, host_toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.results.trial import in_a_line
@@ -83,7 +84,7 @@ def _compiled(name: str, means: str, place: Path, limit_seconds: float) -> Findi
         trouble = compiled_line(toolchain, toolchain.flags, LINE, source, binary, limit_seconds - told.seconds)
         if trouble:
             found = f"{toolchain.compiler} does not compile a one-line program: {trouble}"
-            return problem(name, found, means=means, remedy=remedy)
+            return problem(name, found, means=means, remedy=KILLED if is_killed(trouble) else remedy)
         try:
             answered = ctypes.CDLL(str(binary)).answer()
         except (OSError, AttributeError) as error:
@@ -145,4 +146,6 @@ def ending_of(ended: Ended) -> str:
     lines = [in_a_line(line) for line in ended.messages.splitlines() if line.strip()]
     if lines:
         return next((line for line in lines if "error" in line.lower()), lines[0])[:300]
+    if ended.how is Ending.SIGNALLED and ended.status in FROM_OUTSIDE:
+        return f"it was killed by {signal_name(ended.status)}"
     return f"{ended.how.value} {ended.status}, without a message"

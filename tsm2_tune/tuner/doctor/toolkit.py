@@ -12,6 +12,7 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compile import nvcc
 from tsm2_tune.tuner.compile.command_limits import Ending, run
 from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.compile.failure_cause import KILLED, is_killed
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.doctor.software import compiled_line, ending_of
 from tsm2_tune.tuner.measure.vendor import libraries
@@ -70,7 +71,11 @@ def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
     limit_seconds = question.compile_seconds - told.seconds
     trouble = _trouble(toolchain, has_architecture=capability is not None, limit_seconds=limit_seconds)
     if trouble:
-        remedy = next((what for said, what in REMEDIES.items() if re.search(said, trouble)), _other_than(used))
+        remedy = (
+            KILLED
+            if is_killed(trouble)
+            else next((what for said, what in REMEDIES.items() if re.search(said, trouble)), _other_than(used))
+        )
         return problem(NAME, f"{found} does not compile a one-line program: {trouble}", means=MEANS, remedy=remedy)
     supported = question.driver.get("version")
     if release and supported is not None and int(release[1]) > supported // 1000:

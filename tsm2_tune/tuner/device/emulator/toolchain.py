@@ -16,6 +16,7 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compile.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
 from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.compile.environment import OF_LINKERS, OF_TEXTS, Variables, deciding, program_path
+from tsm2_tune.tuner.compile.failure_cause import Interrupted
 from tsm2_tune.tuner.compile.shared_objects import shared_object
 from tsm2_tune.tuner.device.emulator import preprocess
 from tsm2_tune.tuner.device.emulator.preprocess import host_text
@@ -176,6 +177,8 @@ def _answers(
         sample = machine_code_digest(
             shared_object({"sample.cpp": SAMPLE.encode()}, build, "sample", limit_seconds=ANSWER_SECONDS)
         )
+    except Interrupted:
+        raise
     except (ToolMissing, ValueError) as error:
         lines = str(error).splitlines()
         why = next((line for line in lines if re.search(r"\berror|undefined reference", line)), lines[0]).rpartition(
