@@ -202,20 +202,26 @@ def test_what_a_compiler_is_asked_is_bounded(
             host_toolchain()
 
 
-@pytest.mark.parametrize("at", ["--version", "-fsyntax-only", "sample.cpp", "-###", "-E"])
-def test_a_compiler_that_is_killed_once_is_asked_again(
-    at: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("at", "what"),
+    [
+        *((at, "kill -KILL $$") for at in ("--version", "-fsyntax-only", "sample.cpp", "-###", "-E")),
+        ("sample.cpp", "rm -rf {folder}/working"),
+    ],
+)
+def test_a_compiler_that_the_machine_stops_once_is_asked_again(
+    at: str, what: str, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (named := tmp_path / "compiler").write_text(
         f"""#!/bin/sh
-case "$*" in *{at}*) mkdir {tmp_path}/killed 2> {os.devnull} && kill -KILL $$;; esac
+case "$*" in *{at}*) mkdir {tmp_path}/stopped 2> {os.devnull} && {what.format(folder=cache)};; esac
 exec c++ "$@"
 """
     )
     named.chmod(0o755)
     monkeypatch.setenv("CXX", str(named))
     found = host_toolchain()
-    assert (tmp_path / "killed").exists()
+    assert (tmp_path / "stopped").exists()
     emulator_toolchain._answers.cache_clear()
     assert host_toolchain() == found
 

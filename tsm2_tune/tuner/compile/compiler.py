@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -20,6 +21,8 @@ from tsm2_tune.tuner.compile.failure_cause import (
     BELIEVED,
     KILLED,
     PASSING,
+    REMOVALS,
+    REMOVED,
     Interrupted,
     interruption,
     is_killed,
@@ -141,7 +144,8 @@ def compile_text(
     `kernel` is the name of the entry point, or "" for a text with several entry points. `defines` are macros. A
     failed compilation is repeated, since the machine may have caused the failure. The repetition does not use the
     folders `toolchain.includes`, since their headers may have caused the failure. A failure that occurs twice is
-    returned. Nothing is repeated after `is_over` returns True; by default, after a call of `kill_running`.
+    returned, a removed working folder after REMOVALS times. Nothing is repeated after `is_over` returns True; by
+    default, after a call of `kill_running`.
     """
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
@@ -151,12 +155,16 @@ def compile_text(
     kills_before = kills()
     is_over = is_over or (lambda: kills() != kills_before)
     seen: Counter[Outcome] = Counter()
+    removals = 0
     of_headers: str | None = None  # messages of the failed compilation with toolchain.includes
     includes = toolchain.includes if kernel else ()
     while True:
         answer = _compiled(key, text, kernel, defines, toolchain, includes, limit_seconds)
         if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or is_over():
             return answer
+        if answer.detail == REMOVED and removals < REMOVALS:
+            removals += 1
+            continue
         if of_headers not in (None, answer.detail):  # those headers caused the first failure
             seen.clear()
         of_headers, includes = answer.detail if includes else None, ()
@@ -194,7 +202,7 @@ def _compiled(
                     Outcome.COMPILE_FAILED, f"{toolchain.compiler} exited with status 0, but wrote no output"
                 )
             if why is not None and not source.is_file():
-                why = CompileFailure(Outcome.INTERRUPTED, "its working folder was removed")
+                why = CompileFailure(Outcome.INTERRUPTED, REMOVED)
             if why is not None:
                 refuse_full_disk(folder)
                 return CompileFailure(
@@ -204,6 +212,8 @@ def _compiled(
             binary = output.read_bytes()
             cache.keep(output, key, toolchain.suffix, spill_bytes)
     except OSError as error:
+        if error.errno == errno.ENOENT:
+            return CompileFailure(Outcome.INTERRUPTED, REMOVED)
         if error.errno in PASSING:
             return CompileFailure(Outcome.INTERRUPTED, f"compiling in {folder}: {error.strerror}")
         raise InputError(

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import platform
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def _loaded() -> tuple[bytes, ctypes.CDLL]:
         core_command((), "")  # without a compiler it raises OSError, which would blame the folder
         binary = shared_object(core_texts(), _command, "core", limit_seconds=CORE_SECONDS)
         library = loaded_core(binary)
-        with workplace(parent) as work:
+        with suppress(FileNotFoundError), workplace(cache.working_parent()) as work:  # it was removed just now
             output = work.folder / "core"
             output.write_bytes(binary)
             cache.keep(output, key, SUFFIX, 0)

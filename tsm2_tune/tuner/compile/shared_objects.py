@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -12,8 +13,10 @@ from tsm2_tune.tuner.compile.command_limits import Ended, Ending, workplace
 from tsm2_tune.tuner.compile.environment import compiler_environment
 from tsm2_tune.tuner.compile.failure_cause import (
     BELIEVED,
+    FIND_REMOVER,
     KILLED,
-    PASSING,
+    REMOVALS,
+    REMOVED,
     Interrupted,
     interruption,
     is_killed,
@@ -48,9 +51,9 @@ def shared_object(
     output in messages. A build that the machine made fail is repeated. Raise ToolMissing if the compiler fails,
     Interrupted if it is killed each time, InputError if no working folder can be created.
     """
-    parent, why = cache.working_parent(), None
-    for is_last in (*[False] * (BELIEVED - 1), True):
-        killed_before = out_of_memory_kills()
+    failures, removals = 0, 0
+    while True:
+        killed_before, parent = out_of_memory_kills(), cache.working_parent()
         try:
             with workplace(parent) as work:
                 for file, content in files.items():
@@ -61,20 +64,23 @@ def shared_object(
                 ended = work.run(line, limit_seconds=limit_seconds, environment=environment)
                 if ended.is_well and output.is_file():
                     return output.read_bytes()
+                if not all((work.folder / file).is_file() for file in files):
+                    raise FileNotFoundError(errno.ENOENT, REMOVED)
                 refuse_full_disk(parent)
-                said = ended.messages.replace(str(work.folder), "").strip()[-2000:]
         except OSError as error:
-            if error.errno in PASSING and not is_last:
+            if error.errno == errno.ENOENT and removals < REMOVALS:
+                removals += 1
                 continue
-            raise InputError(
-                f"cannot build the {what} in {parent} ({error.strerror}): make it writable, with space left"
-            ) from error
+            remedy = FIND_REMOVER if error.errno == errno.ENOENT else "make it writable, with space left"
+            raise InputError(f"cannot build the {what} in {parent} ({error.strerror}): {remedy}") from error
         why = None if ended.is_well else interruption(ended, killed_before=killed_before)
-        if why is None or ended.how is Ending.CALLED_OFF:
+        failures += 1
+        if why is None or ended.how is Ending.CALLED_OFF or failures == BELIEVED:
             break
     if why is not None and is_killed(why):
         raise Interrupted(f"{line[0]} does not build the {what}: {why}; {KILLED}")
-    said = "it exited with status 0, but wrote no output" if ended.is_well else said or _silent(ended)
+    said = ended.messages.replace(str(work.folder), "").strip()[-2000:] or _silent(ended)
+    said = "it exited with status 0, but wrote no output" if ended.is_well else said
     raise ToolMissing(f"{line[0]} does not build the {what}: {said}")
 
 
