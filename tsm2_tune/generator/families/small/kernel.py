@@ -1,35 +1,33 @@
-"""A batch of small products: a block computes many products, and one or more threads compute each product.
-
-A *group* is the products whose operands are in shared memory at once. A block computes groups, one after another. If
-the matrices are contiguous, it copies them in vectors, so that its reads cover whole sectors although a product has
-few elements. A thread computes a tile of one C. If the elements of the tile are vectors of C, the thread may write
-them. Otherwise the sums go through shared memory, so that writes cover whole sectors, too.
-
-The bytes of shared memory are a tunable. From them and from m, n and k the kernel computes how many products a group
-has. So one kernel computes every shape of which a product fits. For the extents for which it was tuned it has code of
-its own, whose loops, offsets and vectors the compiler knows. One configuration takes 104 us for 500,000 products of
-8 x 8 x 8 (f32) on an H200 with code for them, and 146 us without (benchmarks/results/h200-small-extents.json).
-"""
+"""The family of small products: its search space, the rules that prune it, and what to try first."""
 
 from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from tsm2_tune.generator.config import SHARED, KernelConfig, Periods, Resources
+from tsm2_tune.generator.config import SHARED, Periods, Resources
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.dtypes import FMA_DTYPES
 from tsm2_tune.generator.families.family import Family, rule_of, vector_elements
+from tsm2_tune.generator.families.small.groups import (
+    SmallConfig,
+    line_lengths,
+    pitch,
+    product_bytes,
+    products_of_group,
+    stored_bytes,
+    tile_counts,
+    tiles_of_group,
+)
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
-from tsm2_tune.generator.space.tunables import MinBlocks, ThreadColumns, ThreadRows, Threads, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS
-from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
+from tsm2_tune.generator.tiling import BlockPlan
 
 FEWEST_STORED_BYTES = 16  # of C at once, if threads write it themselves
 UNROLL = 4  # iterations along k that are unrolled
@@ -58,97 +56,13 @@ TILE_READS, HIDDEN_READS = 16, 2
 FIRST_BLOCKS = ((128, 1), (64, 1), (256, 1), (128, 2), (64, 2), (256, 2))  # to try first: (threads, stages)
 
 
-OwnExtent = Annotated[
-    int,
-    Tunable(
-        "extent of the tuned shape, for which the kernel has code of its own; 0: none, so all code is general",
-        word="extents",
-        is_constant=False,
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class SmallConfig(KernelConfig):
-    family: ClassVar[str] = "small"
-
-    threads: Threads
-    kilobytes: Annotated[int, Tunable("shared memory of a block, in KiB", is_constant=False)]
-    rows: ThreadRows
-    columns: ThreadColumns
-    stages: Annotated[int, Tunable("groups of products whose operands are in shared memory")]
-    padding: Annotated[
-        int,
-        Tunable(
-            "1: lines of A and B, and A and B, that are an even number of vectors are padded by a vector in shared "
-            "memory; 0: no padding",
-            is_constant=False,
-        ),
-    ]
-    direct: Annotated[
-        int, Tunable("1: threads write their sums to C; 0: the sums pass through shared memory", is_constant=False)
-    ]
-    min_blocks: MinBlocks
-    blocks: Annotated[int, Tunable("blocks that share the batch", is_launch=True)]
-    own_m: OwnExtent = 0
-    own_n: OwnExtent = 0
-    own_k: OwnExtent = 0
-
-
-def lines(problem: Problem) -> tuple[int, ...]:
-    """Return the elements of a line of A, B and C."""
-    return tuple(getattr(problem, along) for along in problem.contiguous)
-
-
-def _pitch(elements: int, problem: Problem) -> int:
-    """Return the elements from a padded line or matrix to the next in shared memory."""
-    width = vector_elements(problem)
-    return elements + (width if elements % (2 * width) == 0 else 0)
-
-
-def product_bytes(config: SmallConfig, problem: Problem) -> int:
-    """Return the bytes of shared memory for one product: operands in every stage, and sums."""
-    m, n, k, operands = problem.m, problem.n, problem.k, 0
-    for line, elements in zip(lines(problem), (m * k,) if problem.is_gram else (m * k, k * n), strict=False):
-        operands += _pitch(elements // line * _pitch(line, problem), problem) if config.padding else elements
-    sums = 0 if config.direct else m * n * problem.dtype.sum.element_bytes
-    return config.stages * operands * problem.dtype.element_bytes + sums
-
-
-def products_of_group(config: SmallConfig, problem: Problem) -> int:
-    """Return the most products of a group: as many as shared memory holds, rounded to whole vectors if possible."""
-    rounding_bytes = VECTOR_BYTES * (2 * config.stages + 1)
-    most = max(config.kilobytes * 1024 - rounding_bytes, 0) // product_bytes(config, problem)
-    width = vector_elements(problem)
-    return most if most < width else most // width * width
-
-
-def stored_bytes(config: SmallConfig, problem: Problem) -> int:
-    """Return the bytes of C that a thread with its tile in registers stores at once: a vector, or an element."""
-    extent, count = (problem.n, config.columns) if problem.contiguous[2] == "n" else (problem.m, config.rows)
-    elements = vector_elements(problem)
-    while extent % elements or count % elements:
-        elements //= 2
-    return elements * problem.dtype.element_bytes
-
-
-def _tiles(tile: tuple[int, int], problem: Problem) -> tuple[int, int]:
-    """Return how many tiles of (rows, columns) cover C down and across."""
-    return -(-problem.m // tile[0]), -(-problem.n // tile[1])
-
-
-def _tiles_of_group(config: SmallConfig, problem: Problem) -> int:
-    """Return the tiles of a group of products."""
-    return products_of_group(config, problem) * math.prod(_tiles((config.rows, config.columns), problem))
-
-
 def _tile_rank(tile: tuple[int, int], problem: Problem) -> tuple[int, int]:
     """Return the key that orders tiles: little work of threads beside multiply-adds, then many threads.
 
     The work is counted in reads of an element from shared memory. A multiprocessor reads shared memory eight times as
     fast as its share of global memory. So less work gains little once it is twice the elements of the matrices.
     """
-    m, n, k, tiles = problem.m, problem.n, problem.k, math.prod(_tiles(tile, problem))
+    m, n, k, tiles = problem.m, problem.n, problem.k, math.prod(tile_counts(tile, problem))
     return max(tiles * (sum(tile) * k + TILE_READS), HIDDEN_READS * (m * k + k * n + m * n)), -tiles
 
 
@@ -163,7 +77,8 @@ def _makes_fewest_tiles(tile: tuple[int, int], problem: Problem) -> bool:
     rows, columns = tile
     smaller = [(fewer, columns) for fewer in range(1, rows)] + [(rows, fewer) for fewer in range(1, columns)]
     return not any(
-        _tiles(other, problem) == _tiles(tile, problem) and _vectors(other, problem) >= _vectors(tile, problem)
+        tile_counts(other, problem) == tile_counts(tile, problem)
+        and _vectors(other, problem) >= _vectors(tile, problem)
         for other in smaller
     )
 
@@ -187,7 +102,7 @@ def _groups_begin_at_vectors(config: SmallConfig, problem: Problem) -> bool:
 
 
 def _busy_threads(config: SmallConfig, problem: Problem) -> bool:
-    return config.threads == THREADS[0] or 2 * _tiles_of_group(config, problem) > config.threads
+    return config.threads == THREADS[0] or 2 * tiles_of_group(config, problem) > config.threads
 
 
 def _pads(config: SmallConfig, problem: Problem) -> bool:
@@ -198,8 +113,10 @@ def _pads(config: SmallConfig, problem: Problem) -> bool:
 def _should_pad(problem: Problem) -> bool:
     """Return whether to try padding first: threads read long lines, or matrices of odd lines, from few banks."""
     width, (m, n, k) = vector_elements(problem), (problem.m, problem.n, problem.k)
-    pieces = (matrix if line % width else line for line, matrix in zip(lines(problem), (m * k, k * n), strict=False))
-    return any(piece > FIRST_PADDED * width and _pitch(piece, problem) > piece for piece in pieces)
+    pieces = (
+        matrix if line % width else line for line, matrix in zip(line_lengths(problem), (m * k, k * n), strict=False)
+    )
+    return any(piece > FIRST_PADDED * width and pitch(piece, problem) > piece for piece in pieces)
 
 
 def _grids(candidate: Candidate) -> tuple[int, ...]:
@@ -225,7 +142,7 @@ def _most_blocks(resident: int) -> int:
 def _least_kilobytes(config: SmallConfig, problem: Problem, limits: DeviceLimits) -> int | None:
     """Return the least shared memory with tiles for all threads, else for most of them; None if there is none."""
     options = [option for option in KILOBYTES if 1024 * option <= limits.smem_bytes_per_block_optin]
-    tiles = {option: _tiles_of_group(replace(config, kilobytes=option), problem) for option in options}
+    tiles = {option: tiles_of_group(replace(config, kilobytes=option), problem) for option in options}
     for least in (config.threads, config.threads // 2 + 1):
         for option in options:
             if tiles[option] >= least:
@@ -408,6 +325,3 @@ class Small(Family[SmallConfig]):
             "width": vector_elements(problem),
             "smem_bytes": config.kilobytes * 1024,
         }
-
-
-FAMILIES = (Small(),)
