@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.command import run, said
+from tests.command import refused, run, said
 from tests.conftest import compiled
 from tests.on_host import filled, floats, has_compiler, pointer
 from tests.spelling import spelt
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.probes import edge_problems, long_problems, many_tile_problems
 from tsm2_tune.generator.problem import Problem
@@ -21,6 +24,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import LaunchConfig
+from tsm2_tune.tuner.search.spaces import spaces
 
 SMALL = spelt(
     "small:threads=64,kilobytes=8,thread=3x3,stages=2,padding=0,direct=0,min_blocks=2,blocks=16,extents=0x0x0"
@@ -145,3 +149,29 @@ def test_commands_keep_batches_apart_and_give_them_back(tmp_path: Path) -> None:
     assert "left out: 1 batch of products, since --within compares kernels of single" in run(*within).stderr
     done = run(*within, "--shapes", "300*4x4x4")
     assert (done.exit_code, "only batches match, such as 300*4x4x4:f32" in done.stderr) == (2, True)
+
+
+# Limits
+
+
+def test_a_batch_that_small_leaves_says_which_limit_drops_it() -> None:
+    """Of 16 x 16 x 384 in f64 the operands take 96 KiB, and on an A100 two blocks of a bit less do not fit."""
+    target: Any = SimpleNamespace(limits=PROFILES["a100"])
+    common = ("space", "--device", "a100", "--dtype", "f64", "--shapes")
+    fits = run(*common, "1000*16x16x383", "--family", "small")
+    assert (fits.exit_code, "0 of" in fits.stdout) == (1, True)
+    assert (
+        "the last were dropped by min-blocks-fit: min_blocks, 2 or more, must be the blocks that fit" in fits.stdout
+    )
+    with pytest.raises(
+        InputError, match=r"\d+ by min-blocks-fit \(min_blocks, 2 or more, must be the blocks that fit"
+    ):
+        spaces([Problem(16, 16, 383, "f64", batch=1000)], target, guidelines={}, families=("small",))
+    lacking = "a product of 16x16x384 does not fit in 96 KiB of shared memory"
+    assert f", not by small ({lacking}): name another" in refused(*common, "1000*16x16x384", "--family", "small")
+    assert f"\nsmall computes none: {lacking}\n" in said(*common, "1000*16x16x384", "--explain")
+    none = "no kernel family computes 1000000*16x16x384:f64"
+    assert f"{none} ({lacking}; other kernels compute at most 65535 products): " in refused(
+        *common, "1000000*16x16x384"
+    )
+    assert "computes none" not in said(*common, "1000*16x16x64", "--explain")

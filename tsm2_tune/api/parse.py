@@ -277,15 +277,16 @@ def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outc
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
     """Return the problems as a tuple. Raise InputError if one is computed by no family, or by none of the named."""
-    from tsm2_tune.generator.families import computed_by_none, families_for  # slow to import
+    from tsm2_tune.generator.families import FAMILIES, computed_by_none, families_for  # slow to import
 
     for problem in problems:
         able = families_for(problem)
         if not able:
             raise InputError(computed_by_none(problem))
         if families and not set(families) & set(able):
+            lacking = "; ".join(filter(None, (FAMILIES[name].lacks(problem) for name in families)))
             raise InputError(
-                f"{problem.text} is computed by {', '.join(able)}, not by {', '.join(families)}:"
-                " name another --family, --op, --dtype, --math or shape"
+                f"{problem.text} is computed by {', '.join(able)}, not by {', '.join(families)}"
+                f"{lacking and f' ({lacking})'}: name another --family, --op, --dtype, --math or shape"
             )
     return tuple(problems)

@@ -53,6 +53,8 @@ def space_counts(space: SearchSpace) -> dict[str, Any]:
 
 def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
     """Print how many configurations each rule dropped; with `explain` also reasons, and the families' tunables."""
+    from tsm2_tune.generator.space.space import last_rule  # imported late: NumPy is slow to import
+
     kept = f"{len(space.kept)} of {space.total} configurations kept"
     print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
     dropped = [(rule, count) for rule, count in space.dropped if count or explain]
@@ -65,6 +67,8 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
         columns["because"] = lambda row: row[0].because
     if dropped:
         print_table(console, columns, dropped)
+    if not space.kept and (rule := last_rule(space)) is not None:
+        print_line(console, f"the last were dropped by {rule.name}: {rule.because}")
     idle = len(space.dropped) - len(dropped)
     if idle:
         print_line(console, f"{idle} more rules drop nothing here: --explain lists them")
@@ -72,7 +76,7 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
         names = [name for name, own in zip(space.families, space.guidelines, strict=True) if own == in_force]
         print_line(console, f"guidelines of {', '.join(names)}: {in_force.text}")
     if explain:
-        from tsm2_tune.generator.families import family_named
+        from tsm2_tune.generator.families import FAMILIES, family_named
 
         kept_of = Counter(candidate.config.family for candidate in space.kept)
         for name in space.families:
@@ -82,6 +86,9 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
                 symbol = f" [{one.tunable.symbol}]" if one.tunable.symbol else ""
                 name = one.word if one.word == one.name else f"{one.word} ({one.name})"
                 print_line(console, f"  {name}{symbol}: {one.tunable.about}")
+        for name, other in FAMILIES.items():
+            if lacking := other.lacks(space.problem):
+                print_line(console, f"{name} computes none: {lacking}")
 
 
 def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:

@@ -30,7 +30,7 @@ from typing import Any
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig, family_name_in
-from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.families.family import MOST_PRODUCTS, Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import MOST_CACHED_KERNELS
 
@@ -62,7 +62,11 @@ def families_for(problem: Problem) -> list[str]:
 
 def computed_by_none(problem: Problem) -> str:
     """Return the message for a problem that no family computes."""
-    return f"no kernel family computes {problem.text}: choose another --op, --dtype or shape"
+    limits = [family.lacks(problem) for family in FAMILIES.values()]
+    if problem.batch > MOST_PRODUCTS and any(one.has_batches and one.fits(problem) for one in FAMILIES.values()):
+        limits.append(f"other kernels compute at most {MOST_PRODUCTS} products")
+    why = "; ".join(filter(None, limits))
+    return f"no kernel family computes {problem.text}{why and f' ({why})'}: choose another --op, --dtype or shape"
 
 
 @lru_cache(maxsize=MOST_CACHED_KERNELS)

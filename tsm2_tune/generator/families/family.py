@@ -210,6 +210,10 @@ class Family(ABC, Generic[C]):
         """Return whether the family computes products of this type, layout and size, one or a batch of them."""
         return problem.dtype_name in self.dtypes and (not self.ops or problem.op in self.ops)
 
+    def lacks(self, problem: Problem) -> str:
+        """Return the limit because of which the family computes no product of this size; "" if it has none."""
+        return ""
+
     def computes(self, config: C, problem: Problem) -> bool:
         """Return whether the configuration's kernel computes products of this size, even if a search skips them."""
         return True

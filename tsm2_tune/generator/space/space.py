@@ -44,6 +44,12 @@ class SearchSpace:
         return len(self.kept) + sum(count for _, count in self.dropped)
 
 
+def last_rule(space: SearchSpace) -> Rule | None:
+    """Return the last rule that dropped configurations; None if no rule did, or if rules of several families did."""
+    last = next((rule for rule, count in reversed(space.dropped) if count), None)
+    return last if len(space.families) == 1 else None
+
+
 def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
     """Return the rules for configurations of this family, in the order of their application. Guidelines are last."""
     own = [rule for rule in family.rules if rule.kind == "guideline"]

@@ -10,7 +10,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Thresholds
-from tsm2_tune.generator.space.space import SearchSpace, families_for, has_configurations, search_space
+from tsm2_tune.generator.space.space import SearchSpace, families_for, has_configurations, last_rule, search_space
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
@@ -71,7 +71,9 @@ def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds
     if families:
         others.append("name other families")
     remedies = [*_instead(problem, limits, guidelines, families), *others] or ["choose another shape"]
-    why = f"dropped {counts}" if counts else "no family computes it"
+    rule = last_rule(space)
+    last = "" if rule is None else f" ({rule.because})"
+    why = f"dropped {counts}{last}" if counts else "no family computes it"
     return f"no configuration left for {problem.text} on {limits.name}: {why}; {' or '.join(remedies)}"
 
 

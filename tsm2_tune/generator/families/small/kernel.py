@@ -169,7 +169,7 @@ class Small(Family[SmallConfig]):
         rule_of(
             "product-in-shared-memory",
             "limit",
-            "shared memory must hold a product: its operands in every stage, and its sums",
+            f"{KILOBYTES[-1]} KiB of shared memory or less must hold a product: operands in every stage, and sums",
             lambda config, problem: products_of_group(config, problem) >= 1,
             of=("kilobytes", "stages", "padding", "direct"),
         ),
@@ -225,7 +225,7 @@ class Small(Family[SmallConfig]):
         Rule(
             "min-blocks-fit",
             "shape",
-            "min_blocks must be the blocks that fit on a multiprocessor, or fewer for more registers",
+            f"min_blocks, {MIN_BLOCKS[0]} or more, must be the blocks that fit on a multiprocessor, or fewer",
             _min_blocks_fit,
             of=(RESOURCES, "min_blocks"),
         ),
@@ -252,6 +252,12 @@ class Small(Family[SmallConfig]):
         """Return whether the family computes products of this type and size: some configuration has room for one."""
         roomy = SmallConfig(THREADS[0], KILOBYTES[-1], 1, 1, STAGES[0], 0, 1, *BLOCKS[0])
         return super().fits(problem) and self.computes(roomy, problem)
+
+    def lacks(self, problem: Problem) -> str:
+        if not problem.is_batched or not super().fits(problem) or self.fits(problem):
+            return ""
+        one = f"{problem.m}x{problem.n}x{problem.k}"
+        return f"a product of {one} does not fit in {KILOBYTES[-1]} KiB of shared memory"
 
     def computes(self, config: SmallConfig, problem: Problem) -> bool:
         return products_of_group(config, problem) >= 1
