@@ -5,8 +5,8 @@
 #include "async_copy.cuh"
 #include "epilogue.cuh"
 
-// The position of an element or vector: its number in its line, the line, and the matrix of the group. A step between
-// positions is stored as a Position too; adding it needs no division.
+// The position of an element or vector: its index in its line (`at`), the line in its matrix, and the matrix in its
+// group. A step between positions is a Position, too; to add it needs no division.
 struct Position {
     int at, line, matrix;
     __device__ __forceinline__ Position(int number, int per_line, int lines)
@@ -48,7 +48,8 @@ __device__ __forceinline__ void store_from_shared(T *C, const Sum *from, Sum alp
 
 // A batch of matrices. There are three ways to copy a group of them:
 // - flat: the group is contiguous in both memories, and its vectors are copied;
-// - wide: its runs consist of whole vectors, which are copied. A run is contiguous in both memories: a matrix or a line;
+// - wide: its runs are whole aligned vectors, which are copied. A run is contiguous in both memories: a matrix if that
+//   is contiguous, otherwise a line;
 // - otherwise elements are copied.
 // If `has_padding`, a vector of padding follows each line, and then each matrix, that is an even number of vectors in
 // shared memory. So threads that read the same vector of successive lines or matrices read different banks.

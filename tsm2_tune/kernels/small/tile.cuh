@@ -1,6 +1,7 @@
 #pragma once
-// A thread's tile of a small product, whose operands are in shared memory. If the extents are known, M x N x K,
-// elements of a tile are accessed as vectors where extents and tile are multiples of them.
+// A thread's tile of a small product, whose operands are in shared memory. M, N and K are the extents of the product if
+// the compiler knows them, or 0. A dimension with a known extent is accessed in vectors, if their width divides the
+// extent and the tile.
 #include "epilogue.cuh"
 
 // The contiguous dimensions of A, B and C.
@@ -8,7 +9,7 @@ template <bool of_a, bool of_b, bool of_c> struct TileOrders {
     static constexpr bool a_along_k = of_a, b_along_n = of_b, c_along_n = of_c;
 };
 
-// The largest power of 2 that divides `extent` and `count` and is at most `most`. It is 1 if the extent is unknown.
+// Return the largest power of 2 that divides `extent` and `count` and is at most `most`; 1 if `extent` is 0.
 constexpr int elements_of_vector(int extent, int count, int most)
 {
     int elements = most;
@@ -28,8 +29,9 @@ __device__ __forceinline__ void read_vector(const T *from, Visit visit)
 }
 
 template <int rows, int columns, int most, class Orders, int M, int N, int K> struct SmallTile {
-    // A tile's rows are contiguous in A or C, if they are vectors of `row_width` rows. Otherwise they are `down` apart,
-    // so that neighboring threads have neighboring rows. The same holds for columns.
+    // If `row_width` > 1, a tile has successive rows, which are read or written in vectors of `row_width` elements.
+    // Otherwise its rows are `down` rows apart, so that neighboring threads have neighboring rows. The same holds for
+    // columns, with `column_width` and `across`.
     static constexpr bool a_along_k = Orders::a_along_k, b_along_n = Orders::b_along_n, c_along_n = Orders::c_along_n;
     static constexpr int row_width = a_along_k && c_along_n ? 1 : elements_of_vector(M, rows, most);
     static constexpr int column_width = b_along_n || c_along_n ? elements_of_vector(N, columns, most) : 1;
@@ -47,7 +49,7 @@ template <int rows, int columns, int most, class Orders, int M, int N, int K> st
     {
     }
 
-    // Return the product's row that is the tile's row r, and the same for columns. They may be past the edge.
+    // Return the row of the product that is row r of the tile at x; the same for columns. It may be past the last row.
     __device__ __forceinline__ int row(int x, int r) const { return row_width > 1 ? x * rows + r : x + r * down; }
     __device__ __forceinline__ int column(int y, int c) const
     {
