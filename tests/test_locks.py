@@ -162,7 +162,7 @@ class TestCommand:
         assert not path.exists()
 
     def test_one_that_waits_goes_on(self, path: Path) -> None:
-        with held(find_target("cpu"), 1.0):
+        with held(find_target("cpu"), 3.0):  # the command starts meanwhile
             result = run(*TUNE, "--wait", "--db", str(path))
         assert result.exit_code == 0, result.output
         assert result.output.count(": waiting for its end") == 1
