@@ -18,6 +18,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.tunables import RingStages, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import (
     CHUNKS_FOR_ALL,
+    FEW_SPLITS_OF_BATCHES,
     MULTIPROCESSORS,
     WIDE_SPLIT_RULES,
 )
@@ -47,7 +48,7 @@ LINES = {
 TILE = tuple(LINES)
 # Options of (stage_kib, stages).
 RINGS = ((16, 3), (32, 2), (8, 4))
-SPLITS = (16, 40, *sorted({sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2)}))
+SPLITS = (*FEW_SPLITS_OF_BATCHES, 16, 40, *sorted({sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2)}))
 MIN_BLOCKS, MOST_REGISTERS = 2, 128  # blocks per multiprocessor, and the registers per thread that they leave
 WHOLE_LANES = 4  # 8 or more k slices are rounded down to a multiple of this, so that a k tile is whole vectors
 MOST_LEFT = 8  # the most k slices whose sums a block adds up in the last step

@@ -25,7 +25,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import tunable
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import RingStages, Tunable
-from tsm2_tune.generator.split_k import MULTIPROCESSORS
+from tsm2_tune.generator.split_k import FEW_SPLITS_OF_BATCHES, MULTIPROCESSORS
 from tsm2_tune.generator.tiles import covering
 from tsm2_tune.generator.tiling import VECTOR_BYTES, BlockPlan
 
@@ -35,7 +35,8 @@ BLOCKS_OF_SMALL = ((128, 1), (192, 1), (320, 1), (192, 2), (256, 2), (320, 2), (
 COLUMNS = (8, 16, 32, 64)
 DEPTH = (8, 16, 32, 64)
 THROUGH = (1, 2)  # options of `copy`
-SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, or few blocks for few rows
+# A block on each multiprocessor, or few blocks: for few rows, or for a batch.
+SPLITS = (*FEW_SPLITS_OF_BATCHES, 16, 40, 64, *MULTIPROCESSORS)
 BANKS_BYTES, LANES_DOWN = 128, 8  # bytes of all shared-memory banks; lanes along the rows of an mma's result
 # Fastest on an H200, by element type and `columns`; first for a column-major A, then for a row-major one: (threads,
 # strips, ring_k, stages, copy). With a column-major A, a warp's rows are best 256 bytes of a column.
