@@ -20,6 +20,7 @@ import pytest
 from tests.command import TUNE, run
 from tests.on_host import ON_HOST
 from tests.processes import python
+from tests.servers import wait_until
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.device import lock
 from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE, _name, device_lock
@@ -162,7 +163,17 @@ class TestCommand:
         assert not path.exists()
 
     def test_one_that_waits_goes_on(self, path: Path) -> None:
-        with held(find_target("cpu"), 3.0):  # the command starts meanwhile
+        host = find_target("cpu")
+
+        def end(ended: threading.Event) -> None:
+            """Let the command wait for a second, however long it takes to start."""
+            sockets = Path("/proc/net/unix")
+            wait_until(lambda: sockets.read_text().count(_name(host)[1:]) == 2)
+            ended.wait(1.0)
+            ended.set()
+
+        with held(host, 60.0) as ended:
+            threading.Thread(target=end, args=(ended,)).start()
             result = run(*TUNE, "--wait", "--db", str(path))
         assert result.exit_code == 0, result.output
         assert result.output.count(": waiting for its end") == 1
