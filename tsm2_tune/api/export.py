@@ -37,6 +37,7 @@ from tsm2_tune.tuner.export.tables import TABLES
 from tsm2_tune.tuner.export.trial_lines import trials_text
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import count_text
 from tsm2_tune.tuner.runs.events import Noted
 from tsm2_tune.tuner.runs.signals import Stopped, interruptible
 from tsm2_tune.tuner.search.options import Options
@@ -64,7 +65,7 @@ class Exported:
             "kernel": len({row.source_digest for row in self.winners}),
             "problem": len({(row.device, row.problem) for row in self.winners}),
         }
-        return " for ".join(f"{n} {what}{'s' if n != 1 else ''}" for what, n in numbers.items() if n)
+        return " for ".join(count_text(n, what) for what, n in numbers.items() if n)
 
 
 def export(

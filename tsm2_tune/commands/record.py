@@ -11,6 +11,7 @@ from tsm2_tune.commands.run import PROGRAM, failed, program_argument
 from tsm2_tune.console.printable import tell
 from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.preload import Standing, journal_folder, path_of_program, ran
+from tsm2_tune.tuner.results.trial import count_text
 from tsm2_tune.tuner.written_files import refuse_unwritable, write
 
 WHOLE = 1.0  # 100 % of the GPU time
@@ -40,7 +41,7 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
     """
     from tsm2_tune.console.shapes_file import recorded
     from tsm2_tune.interpose.build import standin_path
-    from tsm2_tune.interpose.journal import count_of, written_in
+    from tsm2_tune.interpose.journal import written_in
 
     if output != "-":
         refuse_unwritable(output)  # check now: the program may run for hours
@@ -58,7 +59,7 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
     else:
         _write(text, output)
         calls = sum(one.calls for one in written.seen)
-        products = f"{count_of(len(written.seen), 'different product')}, {calls} in all"
+        products = f"{count_text(len(written.seen), 'different product')}, {calls} in all"
         tell(f"wrote {output}: {written.none_seen if written.is_empty else products}")
         for sentence in written.besides:
             tell(sentence)

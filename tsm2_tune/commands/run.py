@@ -16,6 +16,7 @@ from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.preload import Standing, become, journal_folder, path_of_program, ran
+from tsm2_tune.tuner.results.trial import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -142,7 +143,6 @@ def failed(status: int) -> str:
 
 def print_products(written: Written, status: int, *, has_times: bool) -> None:
     """Print on standard error which GEMM calls of a program the tuned kernels computed, with times if `has_times`."""
-    from tsm2_tune.interpose.journal import count_of
 
     console, seen = tables.console(stderr=True), written.seen
     calls, taken = sum(one.calls for one in seen), sum(one.taken for one in seen)
@@ -151,7 +151,7 @@ def print_products(written: Written, status: int, *, has_times: bool) -> None:
         return
     compared = sum(one.calls - one.taken - one.lost for one in seen)
     others = f"{calls - taken} left to cuBLAS" + (f", {compared} of these to compare with it" if compared else "")
-    tell(f"{count_of(calls, 'product')} seen, {taken} computed by tuned kernels, {others}")
+    tell(f"{count_text(calls, 'product')} seen, {taken} computed by tuned kernels, {others}")
     for sentence in (*written.besides, *_troubles(seen)):
         tell(sentence)
     of_taken = [one for one in seen if one.taken and not one.went_back]
@@ -178,18 +178,18 @@ def print_products(written: Written, status: int, *, has_times: bool) -> None:
 
 
 def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
-    from tsm2_tune.interpose.journal import REASONS, SLOWER, count_of
+    from tsm2_tune.interpose.journal import REASONS, SLOWER
 
     back = [one for one in seen if one.went_back]
     if back:
         count = sum(one.left[REASONS.index(SLOWER)] for one in back)
-        shapes = count_of(len(back), "shape")
-        yield f"{count_of(count, 'product')} of {shapes} went back to cuBLAS, because {SLOWER}"
+        shapes = count_text(len(back), "shape")
+        yield f"{count_text(count, 'product')} of {shapes} went back to cuBLAS, because {SLOWER}"
     for reason, why in TROUBLES.items():
         count = sum(one.left[REASONS.index(reason)] for one in seen)
         if count:
             hint = "a message above says more; the CUDA driver may be older than the toolkit that compiled them"
-            yield f"{count_of(count, 'product')} left to cuBLAS because {why}: {hint}"
+            yield f"{count_text(count, 'product')} left to cuBLAS because {why}: {hint}"
 
 
 def _print_table(console: Console, seen: Sequence[Seen], title: str) -> None:

@@ -25,7 +25,7 @@ from tsm2_tune.commands.options import (
 )
 from tsm2_tune.console.printable import printable, tell
 from tsm2_tune.tuner.results.storage.addresses import command_on, shown_name
-from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.results.trial import Outcome, count_text
 from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
 
 if TYPE_CHECKING:  # a slow import would delay shell completion
@@ -108,7 +108,7 @@ def tune(
     Python module.
     """
     if sys.stdout is not None and sys.stdout.isatty() and not as_json:  # the imports below take seconds
-        click.echo(f"tuning {len(problems)} problem{'s'[: len(problems) > 1]} on {_place(spec, cluster)}")
+        click.echo(f"tuning {count_text(len(problems), 'problem')} on {_place(spec, cluster)}")
     with one_blas_thread():
         from tsm2_tune.api.devices import targets_of  # slow: import after arguments are checked
     problems = computable(problems, options["family"])

@@ -11,6 +11,7 @@ from tsm2_tune.console.printable import fields
 from tsm2_tune.console.tables import print_line, print_table
 from tsm2_tune.generator.device.architecture import HOST
 from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.tuner.results.trial import count_text
 from tsm2_tune.tuner.search.audit import ALL, OF_THE_HOST, Audit, DroppedWinner, Estimate, GuidelineAudit, RuleAudit
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def audit_facts(found: Audit, limits: DeviceLimits, database: str) -> dict[str, 
 
 def print_audit(found: Audit, limits: DeviceLimits, database: str, console: Console) -> None:
     """Print what each guideline (a rule that drops configurations) costs, and the errors of estimated resources."""
-    problems = f"{found.problems} problem{'s' if found.problems != 1 else ''}"
+    problems = count_text(found.problems, "problem")
     counts = f"{found.trials} trials, {found.measured} of them measured, of {problems}"
     left_out = (
         f"; {found.left_out} more are of configurations that this version does not have" if found.left_out else ""

@@ -9,7 +9,7 @@ from math import inf
 from statistics import geometric_mean
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.trial import Outcome, Trial
+from tsm2_tune.tuner.results.trial import Outcome, Trial, count_text
 from tsm2_tune.tuner.runs.events import (
     Event,
     FinalStored,
@@ -181,16 +181,12 @@ class PairTally:
     @property
     def text(self) -> str:
         """Return what is measured, how far it is, and the numbers of events."""
-        done = ", ".join(counted(count, what) for what, count in self._counts.items() if count)
+        done = ", ".join(count_text(count, what) for what, count in self._counts.items() if count)
         return f"{self._what}{self.so_far and f': {self.so_far}'}{done and f'; {done}'}"
 
     def _count(self, what: str) -> None:
         if what in self._counts:
             self._counts[what] += 1
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _add(turn: ProblemProgress, trial: Trial) -> None:

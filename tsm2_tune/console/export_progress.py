@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 
-from tsm2_tune.console.eta import SILENCE_SECONDS, PairTally, counted
+from tsm2_tune.console.eta import SILENCE_SECONDS, PairTally
 from tsm2_tune.console.printable import one_line
 from tsm2_tune.console.run_progress import trouble_text
 from tsm2_tune.console.tables import columns, print_line, print_table
 from tsm2_tune.tuner.export.kernel_sets.losses import Selected, percent
 from tsm2_tune.tuner.export.kernel_sets.pair_timing import Narrowed
 from tsm2_tune.tuner.export.kernel_sets.smallest_set import ChoiceStarted, ExportEvent, KernelsChosen
+from tsm2_tune.tuner.results.trial import count_text
 from tsm2_tune.tuner.runs.events import Noted
 
 
@@ -53,8 +54,8 @@ class ExportProgress:
     def _measured(self, event: ExportEvent, tally: PairTally) -> None:
         tally.update(event)
         if isinstance(event, Narrowed):
-            unknown = f", {counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
-            tally.so_far = f"{counted(event.kernels, 'candidate kernel')}{unknown}"
+            unknown = f", {count_text(event.resting_on, 'pair')} to measure" if event.resting_on else ""
+            tally.so_far = f"{count_text(event.kernels, 'candidate kernel')}{unknown}"
         if text := trouble_text(event):
             self._print_line(text)
         self._progress.update(self._task, description=tally.text)
@@ -78,7 +79,7 @@ def print_selected(selected: Selected, console: Console, why: str = "") -> None:
     If some times of kernels are unknown because they were not measured, `why` is the reason.
     """
     kernels, shapes = len(set(selected.kernels)), len(selected.rows)
-    keeps = f"{counted(kernels, 'kernel')} keep{'s' if kernels == 1 else ''} {counted(shapes, 'shape')}"
+    keeps = f"{count_text(kernels, 'kernel')} keep{'s' if kernels == 1 else ''} {count_text(shapes, 'shape')}"
     proven = "" if selected.is_proven else " (fewer may suffice: the search stopped early)"
     within = f"within {percent(selected.within)} of the best time{proven}"
     print_line(console, f"{selected.device}, {selected.dtype} {selected.op}: {keeps} {within}")
@@ -99,6 +100,6 @@ def print_selected(selected: Selected, console: Console, why: str = "") -> None:
     served = [(kernel, str(len(losses)), percent(max(losses))) for kernel, losses in sorted(of_kernel.items())]
     print_table(console, columns("kernel", "shapes", "worst loss"), served)
     if why and selected.unmeasured:
-        pairs = counted(selected.unmeasured, "kernel-shape pair")
+        pairs = count_text(selected.unmeasured, "kernel-shape pair")
         text = f"{pairs} not measured or not verified in full, counted as too slow ({one_line(why)})"
         print_line(console, text)

@@ -14,6 +14,7 @@ from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.results.trial import count_text
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import LOCK, START
 
@@ -69,7 +70,7 @@ def print_interrupted(count: int) -> None:
 def changed_text(changed: Sequence[Problem]) -> str:
     """Return a line that names the problems for which a kernel tuned for another problem was faster."""
     shown = ", ".join(problem.text for problem in changed[:MOST_CHANGED])
-    number = f"{len(changed)} problem{'s' if len(changed) != 1 else ''}"
+    number = count_text(len(changed), "problem")
     return f"{number} got a faster kernel from another shape: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
 
 

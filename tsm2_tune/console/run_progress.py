@@ -21,7 +21,7 @@ from tsm2_tune.console.run_notes import changed_text, load_text, next_steps, noi
 from tsm2_tune.console.tables import print_line, winners_table
 from tsm2_tune.generator.device.roofline import rate_text
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.results.trial import Outcome, count_text
 from tsm2_tune.tuner.runs.events import (
     Event,
     FinalFailure,
@@ -253,7 +253,7 @@ class RunProgress:
         else:
             text = "nothing tried"
         failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._lines[run].failed.items()))
-        trials = f"{event.new_trials} new trial{'s' if event.new_trials != 1 else ''}{failed}"
+        trials = f"{count_text(event.new_trials, 'new trial')}{failed}"
         why = WHY[event.why]
         why += f", {event.untried} more possible" if event.untried else ""
         why += f"; {event.quarantined} quarantined" if event.quarantined else ""

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tsm2_tune.api.products import MOST_PROBLEMS, MOST_SHAPES_BYTES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.interpose.journal import REASONS, Seen, Written, count_of, total_us
-from tsm2_tune.tuner.results.trial import in_a_line
+from tsm2_tune.interpose.journal import REASONS, Seen, Written, total_us
+from tsm2_tune.tuner.results.trial import count_text, in_a_line
 
 ROOM_FOR_THE_REST = 100  # bytes reserved for the last comment
 LEAST_OF_SERIES = 4  # least number of products in a series
@@ -37,7 +37,7 @@ def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> It
     for count, line in enumerate(_lines(written.seen, worth)):
         room -= len(line.encode()) + 1
         if room < 0 or count == MOST_PROBLEMS:
-            rest = count_of(len(written.seen) - count, "product")
+            rest = count_text(len(written.seen) - count, "product")
             yield f"# left out because the file for --shapes is full: {rest} with less time"
             return
         yield line
@@ -50,7 +50,7 @@ def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
     of_series = stand_for_series({one: us for one, us in totals.items() if one not in captured}, worth * whole)
     for one in seen:
         problem = one.problem
-        about = f"{count_of(one.calls, 'time')}, {one.total_us:.1f} us in all"
+        about = f"{count_text(one.calls, 'time')}, {one.total_us:.1f} us in all"
         if whole:
             about += f", {100 * one.total_us / whole:.1f} %"
         about += f", {one.routine} {one.op}" + (", unaligned lines" if one.has_unaligned_lines else "")
@@ -106,6 +106,6 @@ def stand_for_series(totals: Mapping[Problem, float], worth_us: float) -> dict[P
         last, largest = 0, max(members)
         for extent in sorted(members):
             if extent >= STEP * last or extent == largest:
-                found[members[extent]] = count_of(len(members), "product")
+                found[members[extent]] = count_text(len(members), "product")
                 last = extent
     return found

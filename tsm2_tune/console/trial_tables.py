@@ -11,6 +11,7 @@ from tsm2_tune.console.printable import fields, one_line, print_json
 from tsm2_tune.console.tables import print_hanging, print_line, print_table
 from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
 from tsm2_tune.tuner.export.tables import facts_of
+from tsm2_tune.tuner.results.trial import count_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -123,5 +124,5 @@ def _kernel_text(trial: Trial) -> str:
     spilled = f", {trial.spill_bytes} bytes spilled" if trial.spill_bytes else ""
     return (
         f"{trial.resources.registers} registers{spilled}, {trial.resources.smem_bytes} bytes of shared memory,"
-        f" {blocks} block{'s' if blocks != 1 else ''} per multiprocessor"
+        f" {count_text(blocks, 'block')} per multiprocessor"
     )

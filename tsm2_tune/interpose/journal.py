@@ -18,6 +18,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.dtypes import DTYPES, ELEMENT_TYPES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.preload import LOADED
+from tsm2_tune.tuner.results.trial import count_text
 
 MAGIC = b"TSM2JRN1"
 ROUTINES = (  # names for the values of standin.h's enum routine
@@ -189,16 +190,12 @@ class Written:
     def besides(self) -> tuple[str, ...]:
         """Messages about products that have no line in the journal, and about unreadable files."""
         counts = zip(self.uncounted, UNCOUNTED, strict=True)
-        return (*self.missing, *(f"{count_of(count, 'product')} {what}" for count, what in counts if count))
+        return (*self.missing, *(f"{count_text(count, 'product')} {what}" for count, what in counts if count))
 
     @property
     def is_empty(self) -> bool:
         """Whether the journal has no products and there are no messages about missing ones."""
         return not any(one.calls for one in self.seen) and not self.besides
-
-
-def count_of(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def written_in(folder: Path) -> Written:
@@ -221,7 +218,7 @@ def written_in(folder: Path) -> Written:
             key = (one.routine, one.dtype, one.op, one.shape, one.leading, one.batches, one.merged, one.is_gram)
             found[key] = _together(found[key], one) if key in found else one
     seen = tuple(sorted(found.values(), key=lambda one: (-one.total_us, -one.calls, one.shape)))
-    message = f"{count_of(foreign, 'file')} in {folder} could not be read as products: left out"
+    message = f"{count_text(foreign, 'file')} in {folder} could not be read as products: left out"
     return Written(seen, tuple(uncounted), (message,) if foreign else (), was_loaded)
 
 

@@ -11,7 +11,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import WholeNumber, database_option, outcomes_option, stored_device_option
 from tsm2_tune.console.printable import printable
 from tsm2_tune.tuner.results.storage.addresses import shown_name
-from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.results.trial import Outcome, count_text
 
 TRIAL = WholeNumber(1, 2**63 - 1)  # a trial's number, which `tsm2-tune show` prints, up to SQLite's limit
 
@@ -48,7 +48,7 @@ def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | 
         parts = [f"{count} {outcome}" for outcome, count in sorted(counts.items())]
         total = sum(counts.values())
         on = "" if name is None else f" on {name}"
-        which = f"{total} trial{'s' if total != 1 else ''} of {shown_name(database)}{on}"
+        which = f"{count_text(total, 'trial')} of {shown_name(database)}{on}"
         click.echo(printable(f"forgetting {which}: {', '.join(parts) or 'none ended so'}"))
 
     with Store.open(database, create=False) as store:

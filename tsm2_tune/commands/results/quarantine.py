@@ -12,6 +12,7 @@ from tsm2_tune.commands.options import database_option, json_option, stored_devi
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import one_line, print_json, tell
 from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.results.trial import count_text
 
 if TYPE_CHECKING:
     from tsm2_tune.tuner.search.quarantine import Quarantined
@@ -45,7 +46,7 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
         name = selected(device).device_in(store)
         if digest is not None:
             count = forgive(store.database, digest, name)
-            click.echo(f"released: {count} quarantined kernel{'' if count == 1 else 's'}")
+            click.echo(f"released: {count_text(count, 'quarantined kernel')}")
             return
         found = [one for one in entries(store.database) if name is None or one.device_name == name]
     if as_json:

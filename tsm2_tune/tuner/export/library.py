@@ -23,6 +23,7 @@ from tsm2_tune.tuner.packs.core_pack import DeviceRates, code_numbers, core_pack
 from tsm2_tune.tuner.packs.gains import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import count_text
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write_all
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
@@ -81,7 +82,7 @@ def usable(store: Store, rows: Sequence[BestRow], tell: Callable[[str], None]) -
         )
     for count, what in ((len(rows) - len(of_gpus), "of a host"), (len(of_gpus) - len(found), "of --math")):
         if count:
-            tell(f"left out: {count} winner{'s' if count > 1 else ''} {what}, for which a library has no function")
+            tell(f"left out: {count_text(count, 'winner')} {what}, for which a library has no function")
     return found
 
 

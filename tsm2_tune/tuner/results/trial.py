@@ -19,6 +19,11 @@ def in_a_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)[:MOST_TEXT]
 
 
+def count_text(count: int, noun: str) -> str:
+    """Return a count in words, such as "1 shape" or "3 shapes"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 class Outcome(StrEnum):
     """How a trial (one configuration, compiled and executed once) ended. The failed step determines the outcome."""
 

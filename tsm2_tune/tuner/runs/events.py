@@ -9,7 +9,7 @@ from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.best_view import BestRow
-from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome, Trial, in_a_line
+from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome, Trial, count_text, in_a_line
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -37,7 +37,7 @@ class RunStarted:
     phases: PhaseTimer  # timer of the run's phases; `phases.now` is the current phase, even between events
 
     def __str__(self) -> str:
-        return f"tuning {_counted(len(self.problems), 'problem')} on {in_a_line(self.target.identity.name)}"
+        return f"tuning {count_text(len(self.problems), 'problem')} on {in_a_line(self.target.identity.name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ProblemStarted:
     vendor_us: float | None = None  # the vendor's newest correct median time in earlier runs
 
     def __str__(self) -> str:
-        kept = _counted(len(self.space.kept), "configuration")
+        kept = count_text(len(self.space.kept), "configuration")
         return f"{self.space.problem.text}: {kept}, {self.tried_before} tried before"
 
 
@@ -91,7 +91,7 @@ class FinalStored:
 
     def __str__(self) -> str:
         finalists = {config for config, _ in self.final.measurements}
-        return f"{self.final.problem.text}: {_counted(len(finalists), 'finalist')} measured again"
+        return f"{self.final.problem.text}: {count_text(len(finalists), 'finalist')} measured again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class ProblemEnded:
     def __str__(self) -> str:
         won = self.winner
         text = f"{in_a_line(won.config)} {won.median_us:.1f} us" if won is not None else "no winner"
-        return f"{self.problem.text}: {text} ({_counted(self.new_trials, 'new trial')})"
+        return f"{self.problem.text}: {text} ({count_text(self.new_trials, 'new trial')})"
 
 
 MOST_DRIFT = 0.05  # tolerated relative change of a winner's time, beyond the spread
@@ -259,7 +259,7 @@ class PairMeasured:
     total: int  # pairs to measure
 
     def __str__(self) -> str:
-        return f"{self.done} of {_counted(self.total, 'pair')} measured"
+        return f"{self.done} of {count_text(self.total, 'pair')} measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class FleetStarted:
     problems: tuple[Problem, ...]  # divided among the devices
 
     def __str__(self) -> str:
-        return f"tuning {_counted(len(self.problems), 'problem')} on {_counted(len(self.runs), 'device')}"
+        return f"tuning {count_text(len(self.problems), 'problem')} on {count_text(len(self.runs), 'device')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,3 @@ def _trial_text(trial: Trial) -> str:
     if trial.outcome is not Outcome.OK:
         return f"{text}: {in_a_line(trial.detail)}"
     return f"{text}, {trial.measurement.median_us:.1f} us" if trial.measurement is not None else text
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

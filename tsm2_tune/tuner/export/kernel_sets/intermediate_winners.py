@@ -19,7 +19,7 @@ from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.loader import commands_that_verify
 from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.results.trial import Cache, count_text
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
 Floats = np.ndarray[Any, Any]
@@ -59,7 +59,7 @@ def verified_in_full(store: Store, tell: Callable[[str], None], rows: Sequence[B
     missing = [row for row in rows if not row.verified_in_full]
     first, count = missing[0], len(missing)
     tell(
-        f"left out: {count} winner{'s' if count > 1 else ''}, not verified in full,"
+        f"left out: {count_text(count, 'winner')}, not verified in full,"
         f" {'such as ' if count > 1 else ''}{first.config} for {first.problem.text} on {first.device}:"
         f" to verify {'them' if count > 1 else 'it'}, run {commands_that_verify(str(store.path), missing)}"
     )
@@ -94,7 +94,7 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
         of_each_kind = {(row.device, row.cache, row.dtype, row.op): row for row in missing}
         commands = commands_that_verify(str(store.path), [*of_each_kind.values()])
         tell(
-            f"left out: {len(missing)} kernel{'s' if len(missing) > 1 else ''} that may be faster between the tuned"
+            f"left out: {count_text(len(missing), 'kernel')} that may be faster between the tuned"
             f" shapes on {device}, not verified in full (winners are used there): to verify them, run {commands}"
         )
     return [*winners, *verified]

@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.storage import schema, schema_versions, sqlite, sql
 from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_text, place_of, tune_first
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import in_a_line
+from tsm2_tune.tuner.results.trial import count_text, in_a_line
 from tsm2_tune.tuner.runs.leases import is_unused
 from tsm2_tune.tuner.search import quarantine
 
@@ -96,7 +96,7 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
         if text != "ok":
             yield problem("integrity", in_a_line(str(text)), remedy=RESTORE)
     for (table, parent), count in sorted(dangling.items()):
-        found = f"{_counted(count, 'row')} of {table} of a {parent} that does not exist"
+        found = f"{count_text(count, 'row')} of {table} of a {parent} that does not exist"
         yield problem("references", found, remedy=RESTORE)
 
 
@@ -137,19 +137,15 @@ def _in_rows(database: Database) -> Iterator[Finding]:
         trials, times = trials + len(part.trials), times + part.times
     yield from _of_the_future(database)
     for device, count in sorted((+otherwise).items()):
-        found = f"{_counted(count, 'trial')} of kernels whose code changed in this version, on {device}"
+        found = f"{count_text(count, 'trial')} of kernels whose code changed in this version, on {device}"
         yield note("kernels", found, means="their times can still win", remedy="tune again on that device")
     try:
         quarantine.entries(database)
     except StoreError as error:
         yield _refused(error)
     yield from _needed_by_nothing(database)
-    counts = (_counted(trials, "trial"), _counted(times, "measurement"), _counted(len(every), "problem"))
+    counts = (count_text(trials, "trial"), count_text(times, "measurement"), count_text(len(every), "problem"))
     yield ok("database", ", ".join(counts), trials=trials, times=times)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _refused(error: StoreError) -> Finding:
@@ -209,7 +205,7 @@ def _of_the_future(database: Database) -> Iterator[Finding]:
         with database.transaction() as connection:
             count, first = connection.execute(select(func.count(), func.min(number)).where(is_late)).one()
         if count:
-            found = f"{_counted(count, what)} dated in the future, first {what} {first}"
+            found = f"{count_text(count, what)} dated in the future, first {what} {first}"
             yield note("clock", found, means="a clock was ahead", remedy="set the clock, then tune again")
 
 
@@ -218,11 +214,13 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
     with database.transaction() as connection:
         for name, count in forget.count_unused(connection).items():
             if count:
-                yield note("unused", f"{_counted(count, 'row')} of {name}", means="no trial uses them", remedy=remedy)
+                yield note(
+                    "unused", f"{count_text(count, 'row')} of {name}", means="no trial uses them", remedy=remedy
+                )
         leases = select(func.count()).select_from(schema.lease).where(is_unused(database.now(connection)))
         expired = connection.execute(leases).scalar_one()
     if expired:
-        yield note("leases", f"{_counted(expired, 'lease')} of runs that were killed", remedy=remedy)
+        yield note("leases", f"{count_text(expired, 'lease')} of runs that were killed", remedy=remedy)
 
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost, repeated
+from tsm2_tune.tuner.results.trial import count_text
 from tsm2_tune.tuner.results.validation import Row
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.quarantine import Quarantined
@@ -46,13 +47,13 @@ class Imported:
 
     def __str__(self) -> str:
         trials, times, problems = (
-            f"{number} {what}{'s' if number != 1 else ''}"
+            count_text(number, what)
             for number, what in ((self.trials, "trial"), (self.times, "measurement"), (self.problems, "problem"))
         )
         faulty = f"; {self.quarantined} in quarantine" if self.quarantined else ""
         between = f" ({self.between} of them not tuned, only timed)" if self.between else ""
         if not self.changed:
-            known = f"{self.known} trial{'s' if self.known != 1 else ''} already present"
+            known = f"{count_text(self.known, 'trial')} already present"
             return f"nothing new: {known}, of {problems}{between}{faulty}"
         return f"added {trials} ({self.known} already present) and {times}, of {problems}{between}{faulty}"
 
