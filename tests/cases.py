@@ -18,8 +18,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.space import unfit
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
-from tsm2_tune.tuner.export.module import exported_module
+from tsm2_tune.tuner.export.module import exported_module, launcher_binary
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import TuningRun
 

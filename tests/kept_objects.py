@@ -9,16 +9,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from tsm2_tune.tuner.compile import shared_objects
 from tsm2_tune.tuner.compile.shared_objects import shared_object
-from tsm2_tune.tuner.export import launcher_build, library
 
 Command = Callable[[Path, Path], list[str]]
 
 
 def keep_objects(setattr: Callable[[object, str, object], None], folder: Path) -> None:
     """Have libraries and launchers that were built taken from the folder, from now on."""
-    for module in (library, launcher_build):
-        setattr(module, "shared_object", partial(kept, folder))
+    setattr(shared_objects, "shared_object", partial(kept, folder))
 
 
 def kept(folder: Path, files: Mapping[str, bytes], command: Command, what: str) -> bytes:

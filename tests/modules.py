@@ -16,7 +16,7 @@ from tests.call_log import logged
 from tests.fabricated import device_array, host_run, module_of, split_trial, trial
 from tests.recording_driver import attach, cubin, lent
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
+from tsm2_tune.tuner.export.module import launcher_binary
 
 A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)

@@ -13,8 +13,9 @@ from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import compile_text
 from tsm2_tune.tuner.compile.nvcc import nvcc_path
+from tsm2_tune.tuner.compile.shared_objects import COMPILERS
 from tsm2_tune.tuner.device.emulator.device import HostBuffer, HostDevice, HostKernel
-from tsm2_tune.tuner.device.emulator.toolchain import COMPILERS, host_toolchain
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.interface import LaunchConfig
 from tsm2_tune.tuner.results.trial import Binary
 from tsm2_tune.tuner.verify.operands import Operand

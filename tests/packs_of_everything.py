@@ -29,8 +29,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.tuner.export.gathered import Kernel, kernel_of
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
-from tsm2_tune.tuner.export.module import module_text
+from tsm2_tune.tuner.export.module import launcher_binary, module_text
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Trial, TuningRun

@@ -22,7 +22,7 @@ from tests.library_calls import tried
 from tests.on_host import ON_HOST
 from tests.packs_of_everything import before_a_driver
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
+from tsm2_tune.tuner.export.module import launcher_binary
 
 pytestmark = ON_HOST
 OPS = {

@@ -39,8 +39,7 @@ from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 from tsm2_tune.tuner.device.cuda import cuda_device_count
 from tsm2_tune.tuner.export.cubins import compiled_cubins
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
-from tsm2_tune.tuner.export.module import module_text
+from tsm2_tune.tuner.export.module import launcher_binary, module_text
 
 pytestmark = pytest.mark.slow
 

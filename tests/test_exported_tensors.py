@@ -17,7 +17,7 @@ from tests.fake_tensors import Cupy, f32
 from tests.library_arrays import SHARED_BATCH, GPUArray, array_of
 from tests.modules import fresh, launched_on, recorded
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
+from tsm2_tune.tuner.export.module import launcher_binary
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,7 @@ from tests.threads_on_gpu import in_threads
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
+from tsm2_tune.tuner.export.module import launcher_binary
 from tsm2_tune.tuner.export.module import packed as packed_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toolchain", "session_cache")]
@@ -268,7 +268,7 @@ def test_export_puts_it_into_a_module_only(tmp_path: Path) -> None:
 
 
 def test_what_builds_it_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsm2_tune.tuner.export.launcher_build.sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr("tsm2_tune.tuner.export.module.sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(ToolMissing, match=r"^no Python\.h in .*: install Python's development files"):
         launcher_binary()
     monkeypatch.setenv("CXX", "no-such-compiler")

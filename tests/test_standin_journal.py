@@ -16,15 +16,13 @@ import pytest
 
 from tests.calls import A, B
 from tests.command import run, said
-from tests.kept_objects import kept
 from tests.on_host import IN_C
 from tests.standin_calls import FLAGS, TESTS, gemm, play
 from tsm2_tune.commands import run as run_command
 from tsm2_tune.console.shapes_file import recorded
-from tsm2_tune.interpose.build import command, standin_path, standin_texts
+from tsm2_tune.interpose.build import standin_binary, standin_path, standin_texts
 from tsm2_tune.interpose.journal import CALLED_NONE, HEAD, LINE, MAGIC, NOT_LOADED, written_in
 from tsm2_tune.interpose.preload import LOADED, Standing
-from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 
 pytestmark = IN_C
 RECORD = ("record", "--output", "-", "--")
@@ -204,14 +202,12 @@ def test_products_before_a_driver_that_is_too_old_are_counted(fakes: Path, plain
 
 
 @pytest.fixture(scope="module")
-def of_one_line(session_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def of_one_line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stand-in whose journal has one line."""
     texts = standin_texts()
     texts["standin.h"] = texts["standin.h"].replace(b"LINES = 16384", b"LINES = 1")
     built = tmp_path_factory.mktemp("standin") / "standin.so"
-    built.write_bytes(
-        kept(session_folder / "objects", texts, lambda at, to: command(compiler_command(), at, to), "stand-in")
-    )
+    built.write_bytes(standin_binary(texts))
     return built
 
 

@@ -22,8 +22,7 @@ from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 from tests.torch_checks import CHECKS, about, counted, is_untouched, same, trials_of_all
 from tests.torch_programs import PROGRAMS, drawn
 from tsm2_tune.tuner.export.cubins import compiled_cubins
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
-from tsm2_tune.tuner.export.module import module_text
+from tsm2_tune.tuner.export.module import launcher_binary, module_text
 
 
 def module_of_gpu(path: Path, *, launcher: bool = False) -> None:

@@ -30,9 +30,8 @@ from tsm2_tune.tuner.export.autotuner_formats import export_exchange
 from tsm2_tune.tuner.export.cubins import Unverified
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import exportable, of_single_products
 from tsm2_tune.tuner.export.kernel_sets.smallest_set import ExportEvent, Fewest
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.library import exported_library, refuse_output, usable, write_library
-from tsm2_tune.tuner.export.module import exported_module
+from tsm2_tune.tuner.export.module import exported_module, launcher_binary
 from tsm2_tune.tuner.export.tables import TABLES
 from tsm2_tune.tuner.export.trial_lines import trials_text
 from tsm2_tune.tuner.results.best_view import BestRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -16,17 +16,13 @@ from tsm2_tune.runtime.cuda.driver import device_of
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.environment import OF_LINKERS, OF_TEXTS, deciding
-from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
-from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
+from tsm2_tune.tuner.compile.shared_objects import c_library, c_texts, compiler_command
 from tsm2_tune.tuner.results.trial import in_a_line
 
 SOURCES = resources.files("tsm2_tune.interpose") / "c"
 LIBRARY, CORE = resources.files("tsm2_tune.tuner") / "export" / "c", resources.files("tsm2_tune") / "core"
 # What the stand-in has of the C library and the core: a batch that is one product is recorded as that.
 SHARED = ((LIBRARY, ("tsm2.h", "product.h", "product.c")), (CORE, ("core.h", "merge.c")))
-FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra")
-LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
-LIBRARIES = ("-ldl", "-lpthread", "-lm", "-lc", "-lgcc")
 LEFT = "the program's products are left to cuBLAS"
 
 
@@ -36,15 +32,14 @@ def standin_path() -> Path:
     Raise ToolMissing if the C++ compiler is missing. Raise InputError if LD_PRELOAD does not load the file.
     """
     texts = standin_texts()
-    compiler = compiler_command()
     path = cached_file(
         digest(
             __version__,
-            " ".join(compiler),
+            " ".join(compiler_command()),
             *map(str, deciding((*OF_TEXTS, *OF_LINKERS))),
             *(f"{name}\0{text.decode()}" for name, text in sorted(texts.items())),
         ),
-        lambda: shared_object(texts, lambda folder, output: command(compiler, folder, output), "stand-in"),
+        lambda: standin_binary(texts),
     )
     _refuse_unloadable(path)
     return path
@@ -54,6 +49,11 @@ def standin_texts() -> dict[str, bytes]:
     """Return the stand-in's C sources and headers: file name -> text."""
     shared = {name: (folder / name).read_bytes() for folder, names in SHARED for name in names}
     return c_texts(SOURCES) | shared
+
+
+def standin_binary(texts: Mapping[str, bytes]) -> bytes:
+    """Build the stand-in from its C sources and headers. Return its bytes."""
+    return c_library(texts, "stand-in", options=("-Wl,-z,defs",), libraries=("-ldl", "-lpthread"))
 
 
 def _refuse_unloadable(path: Path) -> None:
@@ -70,12 +70,6 @@ def _refuse_unloadable(path: Path) -> None:
         f"the loader does not preload {path}: set XDG_CACHE_HOME to a folder with no space, colon or $"
         f" in its name; it says: {in_a_line(shell.stderr) or 'nothing'}"
     )
-
-
-def command(compiler: list[str], folder: Path, output: Path) -> list[str]:
-    """Return the command line that compiles and links the C files in the folder to the stand-in `output`."""
-    line = [*compiler, *FLAGS, "-I", str(folder), *LINKING, "-o", str(output)]
-    return [*line, *as_c(sorted(folder.glob("*.c"))), *LIBRARIES]
 
 
 def gpu_here(tell: Callable[[str], None]) -> tuple[str, str] | None:

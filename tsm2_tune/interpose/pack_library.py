@@ -9,7 +9,7 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.interpose.build import LEFT, cached_file, digest, gpu_here
 from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
-from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
+from tsm2_tune.tuner.compile.shared_objects import compiler_command
 from tsm2_tune.tuner.export.cubins import Unverified
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import exportable
 from tsm2_tune.tuner.export.library import exported_library, usable

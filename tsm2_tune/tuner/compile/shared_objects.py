@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import Ended, Ending, workplace
-from tsm2_tune.tuner.compile.environment import compiler_environment
+from tsm2_tune.tuner.compile.environment import compiler_environment, program_path
 from tsm2_tune.tuner.compile.failure_cause import (
     BELIEVED,
     FIND_REMOVER,
@@ -26,6 +28,13 @@ from tsm2_tune.tuner.compile.failure_cause import (
 )
 
 LIMIT_SECONDS = 600.0  # time limit of the C compiler
+COMPILERS = ("c++", "g++", "clang++")
+C_FLAGS = (
+    "-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra",
+    "-ffp-contract=off",  # no fused multiply-add, so that all processors choose the same kernels
+)  # fmt: skip
+# Without the default libraries, because a C++ compiler would link the C++ library.
+LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,noexecstack")
 
 
 def c_texts(folder: Traversable) -> dict[str, bytes]:
@@ -33,9 +42,47 @@ def c_texts(folder: Traversable) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.endswith((".c", ".h"))}
 
 
-def as_c(sources: Iterable[Path]) -> list[str]:
-    """Return compiler arguments that name these files and make a C++ compiler read each of them as C."""
-    return [*(word for source in sources for word in ("-x", "c", str(source))), "-x", "none"]
+def compiler_command() -> list[str]:
+    """Return the C++ compiler's path and the other words of $CXX. Raise ToolMissing if there is no compiler."""
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise ToolMissing(
+            f"C++ compiler {os.environ['CXX']!r} is not a command ({error}): fix or unset CXX"
+        ) from None
+    for name in named[:1] or COMPILERS:
+        path = program_path(name)
+        if path is not None:
+            return [os.path.abspath(path), *named[1:]]
+    if named and os.path.exists(named[0]):
+        raise ToolMissing(
+            f"C++ compiler {named[0]!r} is not executable: $CXX names it; make it executable or unset CXX"
+        )
+    if named:
+        raise ToolMissing(f"C++ compiler {named[0]!r} not found: $CXX names it; install it or unset CXX")
+    raise ToolMissing(
+        f"no C++ compiler found: looked for $CXX and for {', '.join(COMPILERS)} in PATH; install g++ or clang++"
+    )
+
+
+def c_library(
+    files: Mapping[str, bytes], what: str, *, options: Iterable[str] = (), libraries: Iterable[str] = ()
+) -> bytes:
+    """Build a shared library from C sources, and the files that they include (name -> content). Return its bytes.
+
+    `options` and `libraries` are words for the compiler and the linker besides the common ones. Raise ToolMissing if
+    there is no compiler, and the errors of `shared_object`.
+    """
+    compiler = compiler_command()
+    sources = sorted(name for name in files if name.endswith(".c"))
+
+    def command(folder: Path, output: Path) -> list[str]:
+        included = ("-I", str(folder), "-Xassembler", "-I", "-Xassembler", str(folder))  # the second for .incbin
+        line = [*compiler, *C_FLAGS, *included, *options, *LINKING, "-o", str(output)]
+        line += [word for name in sources for word in ("-x", "c", str(folder / name))]
+        return [*line, "-x", "none", *libraries, "-lm", "-lc", "-lgcc"]
+
+    return shared_object(files, command, what)
 
 
 def shared_object(

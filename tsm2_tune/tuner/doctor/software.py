@@ -16,7 +16,8 @@ from tsm2_tune.tuner.compile.cache import refuse_noexec, working_parent
 from tsm2_tune.tuner.compile.command_limits import Ended, Ending, run
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.compile.failure_cause import FROM_OUTSIDE, KILLED, is_killed, signal_name
-from tsm2_tune.tuner.device.emulator.toolchain import compiler_command, host_toolchain
+from tsm2_tune.tuner.compile.shared_objects import compiler_command
+from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.results.trial import in_a_line
 

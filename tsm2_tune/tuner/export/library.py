@@ -14,8 +14,7 @@ from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.compile.core_library import core_texts
-from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
-from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
+from tsm2_tune.tuner.compile.shared_objects import c_library, c_texts, compiler_command
 from tsm2_tune.tuner.export.cubins import Cubins, Unverified, key_of, verified_cubins
 from tsm2_tune.tuner.export.gathered import Kernel, gathered
 from tsm2_tune.tuner.export.tables import facts
@@ -31,14 +30,6 @@ BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # suffix of a file written with t
 LIBRARY_SUFFIXES = (*BESIDE, ".so")
 PACK, CORE, BINARIES = "library_pack.c", "core.bin", "cubins.bin"
 ALIGNMENT = 64  # of each cubin, in bytes
-EXACT = "-ffp-contract=off"  # no fused multiply-add, so that all processors choose the same kernels
-FLAGS = (
-    "-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra",
-    EXACT,
-)  # fmt: skip
-# Without the default libraries, because a C++ compiler would link the C++ library.
-LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
-LIBRARIES = ("-ldl", "-lm", "-lc", "-lgcc")
 
 
 def exported_library(
@@ -133,16 +124,8 @@ def _aligned(cubins: Cubins) -> Iterator[bytes]:
 def built(pack: Mapping[str, bytes], name: str) -> bytes:
     """Build the shared object of this name with the files of its pack. Raise ToolMissing if that fails."""
     files = {**core_texts(), **c_texts(SOURCES), **pack}
-    sources = sorted(file for file in files if file.endswith(".c"))
-    return shared_object(files, lambda folder, output: _command(folder, sources, output, name), "library")
-
-
-def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> list[str]:
-    """Return the compiler's command line for the shared object `name`."""
-    command = [*compiler_command(), *FLAGS, "-I", str(folder)]
-    command += ["-Xassembler", "-I", "-Xassembler", str(folder)]  # the folder in which .incbin searches
-    command += [*LINKING, "-Xlinker", "-soname", "-Xlinker", name, "-o", str(output)]
-    return [*command, *as_c(folder / file for file in sources), *LIBRARIES]
+    options = ("-Wl,-z,defs", "-Xlinker", "-soname", "-Xlinker", name)
+    return c_library(files, "library", options=options, libraries=("-ldl",))
 
 
 # The text of library_pack.c

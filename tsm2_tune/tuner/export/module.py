@@ -6,9 +6,12 @@ import base64
 import hashlib
 import json
 import lzma
+import sysconfig
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
+from importlib import resources
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from tsm2_tune import __version__
@@ -17,6 +20,7 @@ from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.runtime.choice.core import platform_name
 from tsm2_tune.runtime.module_data import Place
 from tsm2_tune.tuner.compile.core_library import core_binary, core_texts
+from tsm2_tune.tuner.compile.shared_objects import c_library, c_texts, compiler_command
 from tsm2_tune.tuner.export.bundle import runtime_parts
 from tsm2_tune.tuner.export.cubins import Cubins, Unverified, verified_cubins
 from tsm2_tune.tuner.export.gathered import Kernel, gathered
@@ -37,6 +41,7 @@ _is_unlisted = __name__ not in sys.modules
 if _is_unlisted:
     sys.modules[__name__] = type(sys)(__name__)
 """
+LAUNCHER_SOURCES = resources.files("tsm2_tune.tuner.export") / "launcher"
 LINE_CHARACTERS = 116  # per line of embedded data
 PRESET = 3  # compression level of xz: 6 takes four times as long and saves 10 %
 TEXTS_PER_BLOCK = 32  # texts are alike: together they take a tenth of the bytes
@@ -67,6 +72,21 @@ def exported_module(
     for why in missing:
         tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
     return module_text(kernels, rates, str(store.path), cubins, launcher)
+
+
+def launcher_binary() -> bytes:
+    """Compile a module's launcher, a CPython extension in C that chooses and launches kernels. Return its bytes.
+
+    It runs on this machine with CPython 3.11 or later. Raise ToolMissing if a C compiler or Python.h is missing.
+    """
+    compiler_command()  # raises ToolMissing
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        raise ToolMissing(
+            f"no Python.h in {headers}: install Python's development files (python3-dev) or export without --launcher"
+        )
+    # Without -z defs, because the running interpreter provides Python's functions.
+    return c_library({**core_texts(), **c_texts(LAUNCHER_SOURCES)}, "launcher", options=("-isystem", str(headers)))
 
 
 def module_text(

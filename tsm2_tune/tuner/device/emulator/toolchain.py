@@ -17,13 +17,12 @@ from tsm2_tune.tuner.compile.compiler import ANSWER_SECONDS, Toolchain, answer, 
 from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.compile.environment import OF_LINKERS, OF_TEXTS, Variables, deciding, program_path
 from tsm2_tune.tuner.compile.failure_cause import Interrupted
-from tsm2_tune.tuner.compile.shared_objects import shared_object
+from tsm2_tune.tuner.compile.shared_objects import compiler_command, shared_object
 from tsm2_tune.tuner.device.emulator import preprocess
 from tsm2_tune.tuner.device.emulator.preprocess import host_text
 from tsm2_tune.tuner.results.trial import in_a_line
 
 HEADERS = Path(__file__).with_name("include")
-COMPILERS = ("c++", "g++", "clang++")
 
 FLAGS = (
     "-std=c++17",
@@ -121,29 +120,6 @@ def watching(toolchain: Toolchain) -> Toolchain:
     """Return the toolchain with the flags for race detection, which the compiler may not support."""
     plain = (flag for flag in toolchain.flags if flag not in ("-O1", "-O2", "-O3"))
     return replace(toolchain, flags=(*plain, *WATCHED), libraries=WATCHED_LIBRARIES)
-
-
-def compiler_command() -> list[str]:
-    """Return the C++ compiler's path and the other words of $CXX. Raise ToolMissing if there is no compiler."""
-    try:
-        named = shlex.split(os.environ.get("CXX", ""))
-    except ValueError as error:
-        raise ToolMissing(
-            f"C++ compiler {os.environ['CXX']!r} is not a command ({error}): fix or unset CXX"
-        ) from None
-    for name in named[:1] or COMPILERS:
-        path = program_path(name)
-        if path is not None:
-            return [os.path.abspath(path), *named[1:]]
-    if named and os.path.exists(named[0]):
-        raise ToolMissing(
-            f"C++ compiler {named[0]!r} is not executable: $CXX names it; make it executable or unset CXX"
-        )
-    if named:
-        raise ToolMissing(f"C++ compiler {named[0]!r} not found: $CXX names it; install it or unset CXX")
-    raise ToolMissing(
-        f"no C++ compiler found: looked for $CXX and for {', '.join(COMPILERS)} in PATH; install g++ or clang++"
-    )
 
 
 _File = tuple[str, int, int, int]  # path, size, modification time and inode, which change if the file is edited
