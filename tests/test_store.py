@@ -30,12 +30,14 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import loader
+from tsm2_tune.tuner.results.snapshot import Snapshot
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import LoadedResources, Measurement, Outcome, TimeLimits, Trial, Verdict
+from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, TimeLimits, Trial, Verdict
 
 RUN, ISM2, FAMILIES = tuning_run(), Ism2Config(1, 128, 4, 4, 2), ("tsm2", "ism2")
 TODAY = FAMILIES, BASIS
+KINDS = ("problem", "alike")  # arguments that select by a problem
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 
 
@@ -233,6 +235,32 @@ def test_many_winners_are_those_that_are_read_alone(store: Store, monkeypatch: p
     assert store.rows(ids) == [store.rows([trial_id])[0] for trial_id in ids]
     assert store.best(omit={(GPU, row.problem) for row in rows[1:]}) == rows[:1]
     assert store.best(omit={("another device", rows[0].problem)}) == rows
+
+
+def test_snapshot_returns_what_the_store_returned(store: Store, path: Path) -> None:
+    batch, other = Problem(16, 16, 16, "f32", batch=500), Problem(4096, 8, 512, "f64")
+    problems = [PROBLEM, replace(PROBLEM, k=512), other, batch]
+    for number, problem in enumerate(problems):
+        store.add_trial(tuning_run(), trial(20.0 + number, problem=problem))
+        vendor = (vendor_measurement(40.0),)
+        store.add_final(tuning_run(), final((C128, 10.0 + number), problem=problem, vendor=vendor), *TODAY)
+    store.add_trial(tuning_run("Tesla K40c"), trial(500.0, problem=other))
+    store.add_trial(RUN, trial(30.0, problem=OTHER, is_between=True))
+    ids = [row.trial_id for row in store.best()]
+
+    def everything(of: Store) -> list[Any]:
+        asked: list[dict[str, Any]] = [{}, {"device": GPU}, {"between": True}, {"omit": {(GPU, other)}}]
+        asked += [{name: one} for name, one in product(KINDS, problems)]
+        asked += [{"device": GPU, "alike": other, "cache": cache} for cache in Cache]
+        current = [of.current(GPU), *(of.current(GPU, **{name: one}) for name, one in product(KINDS, problems))]
+        winning = of.winning(row for row in of.best() if row.batch == 1)
+        return [[of.best(**which) for which in asked], current, of.trials(ids), of.rows(ids), winning]
+
+    with Snapshot.open(path, create=False) as snapshot:
+        assert everything(snapshot) == everything(store)
+        before = store.best(), store.current(GPU), store.trials(ids)
+        store.forget([], [], lambda _: None, device=GPU)
+        assert (snapshot.best(), snapshot.current(GPU), snapshot.trials(ids)) == before
 
 
 def test_an_export_has_the_time_of_the_last_final(store: Store, path: Path) -> None:

@@ -35,6 +35,7 @@ from tsm2_tune.tuner.export.module import exported_module, launcher_binary
 from tsm2_tune.tuner.export.tables import TABLES
 from tsm2_tune.tuner.export.trial_lines import trials_text
 from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.snapshot import Snapshot
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import count_text
 from tsm2_tune.tuner.runs.events import Noted
@@ -122,7 +123,8 @@ def export(
             refuse_output(path, name)
         else:
             refuse_unwritable(path)
-    with nullcontext() if share is None else interruptible(), Store.open(name, create=False) as store:
+    kind = Snapshot if share is None else Store  # kernels that are measured for `within` change the store
+    with nullcontext() if share is None else interruptible(), kind.open(name, create=False) as store:
         writes = store.database.writes
         try:
             return wanted.exported(store, selection, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -37,6 +37,7 @@ _NEWEST_BASES = select(schema.trial.c.id, _NEWEST.scalar_subquery().label("basis
 )
 
 
+ReadTrials = Callable[[Sequence[int]], Iterable[TrialRecord]]  # returns the trials with these ids
 MOST_SHAPES = 20  # shapes in a command of a message
 MOST_TRIALS = 100  # whose rows are in memory at a time; each may have thousands of samples
 
@@ -128,21 +129,21 @@ def trial_records(connection: Connection, trial_ids: Sequence[int]) -> Iterator[
             yield record
 
 
-def winner_records(connection: Connection, rows: Sequence[BestRow]) -> Iterator[tuple[BestRow, TrialRecord]]:
+def winner_records(read: ReadTrials, rows: Sequence[BestRow]) -> Iterator[tuple[BestRow, TrialRecord]]:
     """Yield these rows of `best` with their trials. Raise StoreError if one has no right result or no time."""
-    for row, record in zip(rows, trial_records(connection, [row.trial_id for row in rows]), strict=True):
+    for row, record in zip(rows, read([row.trial_id for row in rows]), strict=True):
         with records.reading(row.trial_id):
             if not records.is_verified(record.trial):
                 raise ValueError("it won, but has no right result or no time")
         yield row, record
 
 
-def rendered_winners(connection: Connection, rows: Sequence[BestRow], place: str) -> Iterator[TrialRecord]:
+def rendered_winners(read: ReadTrials, rows: Sequence[BestRow], place: str) -> Iterator[TrialRecord]:
     """Yield the trials in these rows of `best`, with their kernels as this program makes them.
 
     Raise StoreError if a stored kernel is another. `place` names the database in messages.
     """
-    for row, record in winner_records(connection, rows):
+    for row, record in winner_records(read, rows):
         found = record.trial
         if not record.unchanged:
             raise StoreError(
@@ -187,12 +188,12 @@ def commands_that_verify(place: str, rows: Sequence[BestRow]) -> str:
     return f"{tune}, then this again"
 
 
-def as_known(connection: Connection, rows: Sequence[BestRow]) -> Iterator[BestRow]:
+def as_known(connection: Connection, read: ReadTrials, rows: Sequence[BestRow]) -> Iterator[BestRow]:
     """Yield these winners' rows with the vendor's times. One is stale if this program makes another kernel."""
     for first in range(0, len(rows), MOST_TRIALS):
         winners = [
             (row if record.unchanged else replace(row, stale=1), record.rounds)
-            for row, record in winner_records(connection, rows[first : first + MOST_TRIALS])
+            for row, record in winner_records(read, rows[first : first + MOST_TRIALS])
         ]
         yield from vendor_measurements.with_vendor_times(connection, winners)
 

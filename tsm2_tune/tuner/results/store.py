@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from os import PathLike
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, Connection, func, select, update
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
@@ -268,7 +269,7 @@ class Store:
         found = [row for row in found if (row.device, row.problem) not in omit]
         with self.database.transaction() as connection:
             loader.refuse_hidden(connection, among)
-            return tuple(loader.as_known(connection, found))
+            return tuple(loader.as_known(connection, partial(self.records, connection), found))
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
@@ -292,7 +293,7 @@ class Store:
                 raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
             rows.append(records.best_row(found[0]))
         with self.database.transaction() as connection:
-            rows = list(loader.as_known(connection, rows))
+            rows = list(loader.as_known(connection, partial(self.records, connection), rows))
         verified = [row.verified_in_full or self.full_verdict(row) is not None for row in rows]
         return [replace(row, verified_in_full=int(one)) for row, one in zip(rows, verified, strict=True)]
 
@@ -304,15 +305,20 @@ class Store:
         """
         every = tuple(winners)
         with self.database.transaction() as connection:
-            found = {one.id: one for one in loader.rendered_winners(connection, every, str(self.path))}
+            read = partial(self.records, connection)
+            found = {one.id: one for one in loader.rendered_winners(read, every, str(self.path))}
         loader.refuse_unverified(str(self.path), [row for row in every if not row.verified_in_full])
         return found
+
+    def records(self, connection: Connection, trial_ids: Sequence[int]) -> Iterable[TrialRecord]:
+        """Return the records of these trials in their order. Raise StoreError if one is missing or damaged."""
+        return loader.trial_records(connection, trial_ids)
 
     @repeated
     def trials(self, trial_ids: Sequence[int]) -> dict[int, TrialRecord]:
         """Return the records of these trials by id. Raise StoreError if one does not exist or is damaged."""
         with self.database.transaction() as connection:
-            return {one.id: one for one in loader.trial_records(connection, trial_ids)}
+            return {one.id: one for one in self.records(connection, trial_ids)}
 
     @repeated
     def trial(self, trial_id: int) -> TrialRecord:
@@ -322,7 +328,7 @@ class Store:
                 raise InputError(
                     f"no trial {trial_id} in {self.path}: {command_on('show', str(self.path))} lists them"
                 )
-            (found,) = loader.trial_records(connection, [trial_id])
+            (found,) = self.records(connection, [trial_id])
             return found
 
     def listing(self) -> tuple[TrialLine, ...]:
