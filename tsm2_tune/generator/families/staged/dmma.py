@@ -59,7 +59,9 @@ def _blocks_for_all(candidate: Candidate) -> bool:
     if not is_general(problem):
         return True
     chunks = candidate.launch.tiles(problem.m, problem.n) * problem.k // tunable(candidate, "block_k")
-    return tunable(candidate, "splits") >= min(wide_splits(candidate.limits, 1), chunks)
+    return problem.batch * tunable(candidate, "splits") >= min(
+        wide_splits(candidate.limits, 1), problem.batch * chunks
+    )
 
 
 DMMA_RULES = (
