@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sqlalchemy import select
 
@@ -14,13 +13,12 @@ from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
 from tsm2_tune.tuner.export.measured_times import trials_elsewhere
 from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.best_view import Among, BestRow, ties
-from tsm2_tune.tuner.results.merge.problem_rows import Reader
+from tsm2_tune.tuner.results.merge.problem_rows import parts_of
 from tsm2_tune.tuner.results.merge.serializer import Entry, has_line, text_of
 from tsm2_tune.tuner.results.merge.union import KERNEL, Part, TrialKey, Tried, key_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.results.validation import Row
 
 KEYED = tuple(
     schema.trial.c[name] for name in ("config", "basis", "first_basis", *KERNEL)
@@ -100,12 +98,10 @@ def _entries(
 
     The vendor's times are included only for the pairs of a device and a problem in `of_vendor`.
     """
-    rows = dict[tuple[str, Any], Row]()
-    for (device, problem), keys in _places(store, wanted).items():
-        with store.database.transaction() as connection:
-            part = Reader(connection, rows=rows).part(device, problem)
+    keys = _places(store, wanted)
+    for (device, problem), part in parts_of(store.database, sorted(keys)):
         trials = dict[TrialKey, Tried]()
-        for key in keys:
+        for key in keys[device, problem]:
             tried = part.trials[key]
             if has_line(tried):
                 is_between = (device, tried.values["cache"], problem) not in tuned

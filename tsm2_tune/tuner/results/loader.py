@@ -97,8 +97,8 @@ class _Trials:
         )
         trial = records.trial(
             found,
-            problem=_only(self._problems, schema.problem, found["problem_id"]),
-            source=self._sources.row(found["source_digest"]),
+            problem=records.stored_problem(_only(self._problems, schema.problem, found["problem_id"])),
+            source=records.kernel_source(self._sources.row(found["source_digest"])),
             first=dict(rounds).get(0),
         )
         return TrialRecord(

@@ -151,13 +151,13 @@ def is_unchanged(trial: Trial) -> bool:
 SOURCE = tuple(schema.paragraph.c.text if one is schema.source.c.paragraphs else one for one in schema.source.columns)
 
 
-def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
-    """Return the kernel in a row of `source` with its text. Raise ValueError if the stored digest is not the digest
-    of the stored text.
+def kernel_source(row: Row) -> KernelSource:
+    """Return the kernel in a row of `source` with its text, without definitions. Raise ValueError if the stored
+    digest is not the digest of the stored text.
     """
     values = checked(row, SOURCE)
     launch = record_of(Launch, values)
-    found = KernelSource(values["kernel"], values["text"], defines, launch, values["dtype"])
+    found = KernelSource(values["kernel"], values["text"], (), launch, values["dtype"])
     if found.digest != values["digest"]:
         raise ValueError(f"the kernel's text does not match its digest {values['digest']}")
     return found
@@ -199,18 +199,17 @@ def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
     return record_of(Measurement, values, samples_us=samples_us)
 
 
-def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:
-    """Return the trial in a row of `trial`, from the rows of its problem and source and its first measurement."""
+def trial(row: Row, *, problem: Problem, source: KernelSource, first: Measurement | None) -> Trial:
+    """Return the trial in a row of `trial`, with its problem, its kernel and its first measurement."""
     values = checked(row, schema.trial.columns)
-    asked = _problem(problem)
-    made = kernel_source(source, defines=index_defines(asked.index_bits))
     own = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}  # else the kernel's
+    launch = replace(source.launch, **own) if own else source.launch
     return record_of(
         Trial,
         values,
-        problem=asked,
+        problem=problem,
         config=config_in(values),
-        source=replace(made, launch=replace(made.launch, **own)),
+        source=replace(source, defines=index_defines(problem.index_bits), launch=launch),
         measurement=first,
     )
 
@@ -254,7 +253,7 @@ def problem_values(problem: Problem) -> dict[str, Any]:
     return problem_key(problem) | {"flops": problem.flops, "least_bytes": problem.least_bytes}
 
 
-def _problem(row: Row) -> Problem:
+def stored_problem(row: Row) -> Problem:
     """Return the problem in a row of `problem`. Raise InputError or ValueError if the row is invalid."""
     values = checked(row, schema.problem.columns)
     problem = record_of(Problem, values)

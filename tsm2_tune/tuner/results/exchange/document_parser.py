@@ -89,8 +89,8 @@ def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
     numbers = dict.fromkeys(("id", "run_id", "problem_id"), 0)
     made = records.trial(
         {**tried.values, **numbers, "device_name": ""},
-        problem={"id": 0, **records.problem_values(problem)},
-        source=records.source_values(source),
+        problem=problem,
+        source=source,
         first=first,
     )
     if made.outcome is Outcome.INTERRUPTED or (made.outcome is Outcome.OK) > records.is_verified(made):

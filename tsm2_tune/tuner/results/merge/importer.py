@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from sqlalchemy import select
 
@@ -16,7 +15,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.results import queries, records
-from tsm2_tune.tuner.results.merge.problem_rows import Change, Reader, Writer, batches, places, problem_ids
+from tsm2_tune.tuner.results.merge.problem_rows import Change, Reader, Writer, batches, parts_of, places, problem_ids
 from tsm2_tune.tuner.results.merge.union import Part, Tried, conflicts, union
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import command_on
@@ -171,10 +170,8 @@ def _parts(database: Database, show: Show) -> Iterator[New]:
     """Yield each device and problem of the database with its rows."""
     with database.transaction() as connection:
         every = places(connection)
-    rows = dict[tuple[str, Any], Row]()
-    for number, place in enumerate(every, 1):
-        with database.transaction() as connection:
-            yield place, Reader(connection, rows=rows).part(*place)
+    for number, part in enumerate(parts_of(database, every), 1):
+        yield part
         show(number / len(every))
 
 

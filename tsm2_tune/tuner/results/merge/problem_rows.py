@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -31,9 +33,9 @@ from tsm2_tune.tuner.results import forget, loader, records, vendor_measurements
 from tsm2_tune.tuner.results.kernel_sources import Sources
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
 from tsm2_tune.tuner.results.storage import paragraphs, schema
-from tsm2_tune.tuner.results.storage.database import fetched
+from tsm2_tune.tuner.results.storage.database import Database, fetched
 from tsm2_tune.tuner.results.trial import Measurement
-from tsm2_tune.tuner.results.upsert import Times, add_all, add_alone, add_times, found, found_or_added
+from tsm2_tune.tuner.results.upsert import Times, add_all, add_alone, add_times, found_or_added
 from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_IN_BATCH = 64  # trials that are written together; a statement for each problem would take longer
@@ -45,7 +47,34 @@ _PLACE_OF_TRIAL = _UNIQUE[:2]
 _OF_PLACES = select(schema.trial.c.id, *(schema.trial.c[name] for name in _UNIQUE)).where(
     *(schema.trial.c[name].in_(bindparam(name, expanding=True)) for name in _PLACE_OF_TRIAL)
 )
+_OF_PROBLEM = (
+    schema.trial.c.device_name == bindparam("device_name"),
+    schema.trial.c.problem_id.in_(bindparam("problem_ids", expanding=True)),
+)
+_COUNTS = select(schema.trial.c.problem_id, func.count()).where(*_OF_PROBLEM).group_by(schema.trial.c.problem_id)
+_TRIALS = select(schema.trial).where(*_OF_PROBLEM).order_by(schema.trial.c.id)
+_MEASUREMENTS = select(schema.measurement).join(schema.trial).where(*_OF_PROBLEM)
+_OF_VENDOR = (
+    select(schema.vendor_measurement)
+    .join(schema.run)
+    .where(schema.run.c.device_name == bindparam("device_name"))
+    .where(schema.vendor_measurement.c.problem_id.in_(bindparam("problem_ids", expanding=True)))
+    .order_by(schema.vendor_measurement.c.id)
+)
+
+
+def _samples(samples: Table, measurements: Select[Any], table: Table) -> Select[Any]:
+    """Return the query for the samples, in order, of the rows of `table` that the query `measurements` returns."""
+    of_query = samples.c.measurement_id.in_(measurements.with_only_columns(table.c.id).order_by(None))
+    return select(samples).where(of_query).order_by(*samples.primary_key)
+
+
+_SAMPLES = _samples(schema.sample, _MEASUREMENTS, schema.measurement)
+_SAMPLES_OF_VENDOR = _samples(schema.vendor_sample, _OF_VENDOR, schema.vendor_measurement)
+Place = tuple[str, Problem]  # a device and a problem
 K = TypeVar("K")
+T = TypeVar("T")
+_Measured = tuple[Row, Sequence[Row]]  # the row of a measurement, with its samples in order
 # Values of a row that is of a trial, with the trial's key and the ids of its problem's trials by key.
 _OfTrial = tuple[dict[TrialKey, int], TrialKey, dict[str, Any]]
 _Kernels = list[tuple[Row, Timed]]  # a trial's measurements in final comparisons, with their rows
@@ -57,7 +86,10 @@ def own_columns(table: Table) -> list[Column[Any]]:
     return [one for one in table.columns if one.name not in IDS]
 
 
-def places(connection: Connection) -> list[tuple[str, Problem]]:
+OWN = {one: own_columns(one) for one in (schema.trial, schema.measurement, schema.vendor_measurement)}
+
+
+def places(connection: Connection) -> list[Place]:
     """Return each (device, problem) that has trials. Raise StoreError if a row is damaged."""
     trial = schema.trial.c
     query = (
@@ -98,46 +130,82 @@ def batches(parts: Sequence[tuple[K, Part]]) -> Iterator[Sequence[tuple[K, Part]
         yield parts[first:]
 
 
+def parts_of(database: Database, every: Sequence[Place]) -> Iterator[tuple[Place, Part]]:
+    """Yield all rows of each of these devices and problems. Some problems are read in one transaction.
+
+    Raise StoreError if a row is damaged.
+    """
+    known = dict[tuple[Table, Any], Any]()
+    for device_name, same in groupby(every, key=itemgetter(0)):
+        problems = [problem for _, problem in same]
+        for first in range(0, len(problems), MOST_IN_BATCH):
+            some = problems[first : first + MOST_IN_BATCH]
+            with database.transaction() as connection:
+                found = Reader(connection, known=known).parts(device_name, some)
+                yield from (((device_name, problem), part) for problem, part in zip(some, found, strict=True))
+
+
 class Reader:
-    """Reader of all rows of one problem on one device at a time.
+    """Reader of all rows of one problem on one device, or of several problems.
 
     A damaged row is passed to `tell` and skipped; without `tell` its error is raised. Readers of one database may
-    share `rows`, to which a reader adds the rows to which several problems refer.
+    share `known`, to which a reader adds what several trials refer to: runs, problems and kernels.
     """
 
     def __init__(
         self,
         connection: Connection,
         tell: Callable[[StoreError], object] | None = None,
-        rows: dict[tuple[str, Any], Row] | None = None,
+        known: dict[tuple[Table, Any], Any] | None = None,
     ) -> None:
         self._connection, self._tell = connection, tell
-        self._runs: dict[int, RunKey] = {}
-        self._rows = {} if rows is None else rows
+        self._known = {} if known is None else known
 
     def part(self, device_name: str, problem: Problem) -> Part:
         """Return all rows of this problem on this device. Raise StoreError if a row is damaged."""
-        trial, problem_id = schema.trial, found(self._connection, schema.problem, records.problem_key(problem))
-        if problem_id is None:
-            return Part()
-        of_part = and_(trial.c.device_name == device_name, trial.c.problem_id == problem_id)
-        measured = defaultdict[int, list[tuple[Row, Sequence[Row]]]](list)
-        of_trials = select(schema.measurement).join(trial).where(of_part)
-        for row, samples in self._times(schema.measurement, schema.sample, of_trials):
+        (found,) = self.parts(device_name, [problem])
+        return found
+
+    def parts(self, device_name: str, problems: Sequence[Problem]) -> Iterator[Part]:
+        """Yield all rows of each of these problems, at most MOST_IN_BATCH, on this device.
+
+        Problems with at most MOST_IN_BATCH trials in all are read together. Raise StoreError if a row is damaged.
+        """
+        ids = problem_ids(self._connection, problems)
+        asked = {"device_name": device_name, "problem_ids": list(ids.values())}
+        counts = dict[int | None, int](map(tuple, self._connection.execute(_COUNTS, asked)))
+        some, trials = list[int | None](), 0
+        for number in map(ids.get, problems):
+            trials += counts.get(number, 0)
+            if trials > MOST_IN_BATCH and some:
+                yield from self._parts(device_name, some)
+                some, trials = [], counts.get(number, 0)
+            some.append(number)
+        yield from self._parts(device_name, some)
+
+    def _parts(self, device_name: str, problem_ids: Sequence[int | None]) -> Iterator[Part]:
+        """Yield all rows of each of these problems on this device, read together. None is a problem without rows."""
+        asked = {"device_name": device_name, "problem_ids": [one for one in problem_ids if one is not None]}
+        measured = defaultdict[int, list[_Measured]](list)
+        for row, samples in self._times(_MEASUREMENTS, _SAMPLES, asked):
             measured[row["trial_id"]].append((row, samples))
-        trials, rounds = list[Tried](), list[Round]()
-        rows = fetched(self._connection, select(trial).where(of_part).order_by(trial.c.id))
+        rows = fetched(self._connection, _TRIALS, asked)
         digests = dict.fromkeys(row["source_digest"] for row in rows)
-        new = [one for one in digests if (schema.source.name, one) not in self._rows]
+        new = [one for one in digests if (schema.source, one) not in self._known]
         self._sources = Sources(self._connection, new)
+        trials, rounds = defaultdict[int, list[Tried]](list), defaultdict[int, list[Round]](list)
         for row in rows:
             with self._reading(row["id"]):
                 tried, finals = self._tried(row, measured[row["id"]])
                 key = tried.key
-                rounds += [self._round(one, {key: timed}, {}) for one, timed in finals]
-                trials.append(tried)
-        rounds += self._vendor(device_name, problem_id)
-        return part_of(trials, rounds)
+                rounds[row["problem_id"]] += [self._round(one, {key: timed}, {}) for one, timed in finals]
+                trials[row["problem_id"]].append(tried)
+        for row, samples in self._times(_OF_VENDOR, _SAMPLES_OF_VENDOR, asked):
+            with self._reading(row["id"], vendor_measurements.KIND):
+                vendor_measurements.vendor_measurement(row, samples)
+                timed = self._timed(row, schema.vendor_measurement, samples)
+                rounds[row["problem_id"]].append(self._round(row, {}, {row["library"]: timed}))
+        yield from (Part() if one is None else part_of(trials[one], rounds[one]) for one in problem_ids)
 
     def source(self, digest: str) -> Row:
         """Return the row of the kernel source with this digest, and its text. Raise KeyError if there is none."""
@@ -149,7 +217,7 @@ class Reader:
             raise ValueError(f"round {row['round']} does not belong to a final")
         return Round(self._run(row["run_id"]), row["final"], row["final_stamp"], timed, vendor)
 
-    def _tried(self, row: Row, measured: Sequence[tuple[Row, Sequence[Row]]]) -> tuple[Tried, _Kernels]:
+    def _tried(self, row: Row, measured: Sequence[_Measured]) -> tuple[Tried, _Kernels]:
         """Return the trial in this row, and the rows of its measurements in final comparisons."""
         firsts, finals = dict[int, Timed](), list[tuple[Row, Timed]]()
         first: Measurement | None = None
@@ -161,24 +229,14 @@ class Reader:
             else:
                 firsts[one["round"]] = timed
                 first = time if one["round"] == 0 else first
-        source = self._one(schema.source, row["source_digest"])
-        problem = self._one(schema.problem, row["problem_id"])
+        source = self._one(schema.source, row["source_digest"], records.kernel_source)
+        problem = self._one(schema.problem, row["problem_id"], records.stored_problem)
         records.trial(row, problem=problem, source=source, first=first)  # raises for an invalid row
         others = tuple(one for number, one in sorted(firsts.items(), reverse=True) if number < 0)
         run = self._run(row["run_id"])
         if run[RUN.index("device_name")] != row["device_name"]:
             raise ValueError("its run is on another device")
-        return Tried(run, checked(row, own_columns(schema.trial)), firsts.get(0), others), finals
-
-    def _vendor(self, device_name: str, problem_id: int) -> Iterator[Round]:
-        """Yield each measurement of a vendor library as a Round with this single measurement."""
-        table, run = schema.vendor_measurement, schema.run.c
-        of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
-        query = select(table).join(schema.run).where(of_part).order_by(table.c.id)
-        for row, samples in self._times(table, schema.vendor_sample, query):
-            with self._reading(row["id"], vendor_measurements.KIND):
-                vendor_measurements.vendor_measurement(row, samples)
-                yield self._round(row, {}, {row["library"]: self._timed(row, table, samples)})
+        return Tried(run, checked(row, OWN[schema.trial]), firsts.get(0), others), finals
 
     @contextmanager
     def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
@@ -191,34 +249,35 @@ class Reader:
                 raise
             self._tell(error)
 
-    def _times(self, table: Table, samples: Table, query: Select[Any]) -> Iterator[tuple[Row, Sequence[Row]]]:
-        """Yield the rows of `table` that the query returns, each with its samples in order."""
-        of_query = samples.c.measurement_id.in_(query.with_only_columns(table.c.id).order_by(None))
+    def _times(self, query: Select[Any], of_samples: Select[Any], asked: Mapping[str, Any]) -> Iterator[_Measured]:
+        """Yield the rows that the query returns, each with its samples in order."""
         found = defaultdict[int, list[Row]](list)
-        for row in fetched(self._connection, select(samples).where(of_query).order_by(*samples.primary_key)):
+        for row in fetched(self._connection, of_samples, asked):
             found[row["measurement_id"]].append(row)
-        for row in fetched(self._connection, query):
+        for row in fetched(self._connection, query, asked):
             yield row, found[row["id"]]
 
     def _timed(self, row: Row, table: Table, samples: Sequence[Row]) -> Timed:
         samples_us = tuple(one["us"] for one in samples)
-        return Timed(self._run(row["run_id"]), checked(row, own_columns(table)), samples_us)
+        return Timed(self._run(row["run_id"]), checked(row, OWN[table]), samples_us)
 
     def _run(self, number: int) -> RunKey:
-        if number not in self._runs:
-            row = self._one(schema.run, number)
-            records.tuning_run(row)
-            self._runs[number] = tuple(row[name] for name in RUN)
-        return self._runs[number]
+        return self._one(schema.run, number, _run_key)
 
-    def _one(self, table: Table, key: Any) -> Row:
-        """Return the row with this primary key. Raise KeyError if there is no such row."""
-        place = (table.name, key)
-        if place not in self._rows:
-            self._rows[place] = (
-                self._sources.row(key) if table is schema.source else loader.row_of(self._connection, table, key)
-            )
-        return self._rows[place]
+    def _one(self, table: Table, key: Any, convert: Callable[[Row], T]) -> T:
+        """Return the converted row with this primary key. Raise KeyError if there is no such row."""
+        if (table, key) not in self._known:
+            is_source = table is schema.source
+            row = self._sources.row(key) if is_source else loader.row_of(self._connection, table, key)
+            self._known[table, key] = convert(row)
+        found: T = self._known[table, key]
+        return found
+
+
+def _run_key(row: Row) -> RunKey:
+    """Return the values of a row of `run`. Raise ValueError or TypeError if it is invalid."""
+    records.tuning_run(row)
+    return tuple(row[name] for name in RUN)
 
 
 class Writer:
