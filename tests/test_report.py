@@ -23,7 +23,7 @@ from tests.fabricated import tuning_run
 from tests.reported import DETAIL, DEVICE, LIBRARY, OTHER, OUTLINE, Page, data_of, outline, page_of, read, tried
 from tsm2_tune.errors import pip_install
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.html import bounds, charts, convergence, gains, heat_maps, roofline, side_by_side
+from tsm2_tune.html import bounds, charts, convergence, gains, side_by_side, trials
 from tsm2_tune.html.contents import Contents, TrialRow
 from tsm2_tune.html.page import page
 from tsm2_tune.tuner.results.best_view import BestRow
@@ -146,14 +146,14 @@ def test_imported_and_superseded_trials_are_of_no_search(own: Contents) -> None:
     found, note = convergence.by_search(imported)
     assert (found, note.startswith("2 problems were imported")) == ([], True)
     assert convergence.by_search([replace(one, superseded=True) for one in own.trials]) == ([], "")
-    assert roofline.points([replace(one, superseded=True) for one in own.trials], ())[0] == []
+    assert trials.points([replace(one, superseded=True) for one in own.trials], ())[0] == []
 
 
 def test_a_tunable_that_is_not_stored_is_a_value_of_its_own(own: Contents) -> None:
     older = [replace(one, tunables={"threads": 64, "columns": 4}) for one in own.trials[:1]]
     newer = [replace(one, tunables={"threads": 64, "columns": 4, "swap": 2}) for one in own.trials[1:4]]
     few = [replace(one, tunables={"threads": 32, "columns": 4, "swap": "on"}) for one in own.trials[4:5]]
-    ((found,), _) = heat_maps.maps([*older, *newer, *few])
+    ((found,), _) = trials.maps([*older, *newer, *few])
     assert found["tunables"]["swap"]["values"] == ["2", "-", "on"]
 
 
@@ -171,7 +171,7 @@ def test_times_of_two_states_are_not_compared(own: Contents) -> None:
 def test_every_specification_compiles_by_vega_lite(own: Contents) -> None:
     reason = "vl-convert-python is not installed: pip install 'tsm2-tune[report]'"
     vega_lite = pytest.importorskip("vl_convert", reason=reason)
-    rows, _ = roofline.points(own.trials, own.winners)
+    rows, _ = trials.points(own.trials, own.winners)
     dots = gains.dots(own.winners)
     many = [{**dots[0], "device": str(number % 2), "rank": number} for number in range(50)]
     compared = [{"other": "b", "problem": "p", "rank": 1, "x": 0.5, "us": 1.0, "other_us": 0.5}]

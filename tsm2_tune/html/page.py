@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from tsm2_tune.html import charts, convergence, gains, heat_maps, roofline, side_by_side, trial_list
+from tsm2_tune.html import charts, convergence, gains, side_by_side, trials
 from tsm2_tune.html.bounds import grouped
 from tsm2_tune.html.contents import Contents
 from tsm2_tune.html.table_data import Table, columnar
@@ -138,11 +138,11 @@ def _best(own: Contents) -> Section | None:
 
 
 def _roofline(own: Contents) -> Section | None:
-    rows, note = roofline.points(own.trials, own.winners)
+    rows, note = trials.points(own.trials, own.winners)
     if not rows:
         return None
     names = ("what", "device", "dtype", "problem", "config", "cache", "intensity", "gflops", "us")
-    ceilings = columnar(roofline.ceilings(own.runs, rows), ("device", "dtype", "intensity", "gflops"))
+    ceilings = columnar(trials.ceilings(own.runs, rows), ("device", "dtype", "intensity", "gflops"))
     data = {"points": columnar(rows, names), "ceilings": ceilings}
     label = (
         f"Arithmetic intensity and rate of {len(rows):,} trials, winners and cuBLAS routines, and measured ceilings"
@@ -175,7 +175,7 @@ def _convergence(own: Contents) -> Section | None:
 
 
 def _heat_maps(own: Contents) -> Section | None:
-    found, note = heat_maps.maps(own.trials)
+    found, note = trials.maps(own.trials)
     if not found:
         return None
     about = "The least time of all trials with a pair of values, over all other tunables. Choose a family and"
@@ -203,14 +203,14 @@ def _comparison(own: Contents, others: Sequence[Contents]) -> Section | None:
 
 
 def _trials(own: Contents) -> Section | None:
-    rows, note = trial_list.listed(own.trials)
+    rows, note = trials.listed(own.trials)
     if not rows:
         return None
     about = (
         "Times are those of the search, in microseconds. The spread is how far the 95 % confidence interval of the"
         " median reaches."
     )
-    heads = trial_list.heads(rows)
+    heads = trials.heads(rows)
     rest = {"rows": columnar(rows, tuple(heads)), "heads": heads, "outcomes": [one.value for one in Outcome]}
     return Section("trials", "Each trial", _non_empty(about, note), rest=rest)
 
