@@ -15,6 +15,7 @@ import pytest
 from tests.command import TUNE, refused, run
 from tests.fabricated import plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, TODAY, Simulated, Times, stored_trial
+from tsm2_tune.api.confirm import CHANGED, confirmations
 from tsm2_tune.commands.confirm import facts
 from tsm2_tune.commands.results.quarantine import print_quarantined
 from tsm2_tune.errors import InputError, StoreError
@@ -29,7 +30,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.runs.events import Confirmed, FinalStored, ProblemEnded
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search import confirm, quarantine
+from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.quarantine import entries, forgive, hazards, kernel_digest, quarantined
 from tsm2_tune.tuner.search.session import candidate_of, judged, problem_session
@@ -231,7 +232,7 @@ def confirmed(
     tuner = Simulated(store, then, again)
     for name, value in changes.items():
         setattr(tuner, name, value)
-    events = list(confirm.confirm(store.best(device=DEVICE), tuner, store))
+    events = list(confirmations(store.best(device=DEVICE), tuner, store))
     assert isinstance(events[-1], Confirmed)
     return events[-1], tuner
 
@@ -246,7 +247,7 @@ def test_a_winner_that_wins_again_is_kept(store: Store, path: Path) -> None:
     assert tuner.in_full == [(A.text, FIRST), (B.text, FIRST)]
     before = plain_sql(path, MEASURED)
     again = Simulated(store, {(A.text, FIRST): 102.0, (B.text, FIRST): 104.0})
-    list(confirm.confirm(store.best(device=DEVICE), again, store))
+    list(confirmations(store.best(device=DEVICE), again, store))
     after = plain_sql(path, MEASURED)
     assert after[: len(before)] == before
     assert [row[2] for row in after[len(before) :]] == [2, 2]  # the next round
@@ -329,9 +330,9 @@ def test_what_fails_is_told(store: Store, changes: dict[str, Any], winner: Any, 
 def test_a_kernel_that_is_made_otherwise_now_is_not_timed(store: Store) -> None:
     store.add_trial(RUN, stored_trial(A, FIRST, 100.0, basis="another compiler"))
     tuner = Simulated(store, {})
-    (found,) = confirm.confirm(store.best(device=DEVICE), tuner, store)
+    (found,) = confirmations(store.best(device=DEVICE), tuner, store)
     assert isinstance(found, Confirmed)
-    assert (found.is_kept, found.trouble, tuner.rounds) == (False, confirm.CHANGED, [])
+    assert (found.is_kept, found.trouble, tuner.rounds) == (False, CHANGED, [])
 
 
 @pytest.mark.parametrize("was_there", [True, False])
@@ -345,7 +346,7 @@ def test_the_vendor_is_timed_where_it_was_beside(store: Store, was_there: bool) 
     assert isinstance(before, Final)
     store.add_final(RUN, before, ("tsm2",), TODAY)
     tuner.options = Options(vendor=True)
-    events = list(confirm.confirm(store.best(device=DEVICE), tuner, store))
+    events = list(confirmations(store.best(device=DEVICE), tuner, store))
     (repeated,) = (event for event in events if isinstance(event, FinalStored))
     assert bool(repeated.final.vendor) == was_there
 
