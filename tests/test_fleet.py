@@ -39,8 +39,7 @@ from tsm2_tune.tuner.runs.events import (
     RunEnded,
     TrialStored,
 )
-from tsm2_tune.tuner.runs.json_codec import encode
-from tsm2_tune.tuner.runs.messages import Failed
+from tsm2_tune.tuner.runs.messages import Failed, encode
 from tsm2_tune.tuner.runs.signals import Stopped
 
 pytestmark = [pytest.mark.usefixtures("session_cache"), pytest.mark.slow]

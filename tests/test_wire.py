@@ -25,8 +25,7 @@ from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, Verdict
 from tsm2_tune.tuner.runs import messages
 from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
-from tsm2_tune.tuner.runs.json_codec import Malformed, decode, encode
-from tsm2_tune.tuner.runs.messages import FinalEnded, Opened, TrialEnded
+from tsm2_tune.tuner.runs.messages import FinalEnded, Malformed, Opened, TrialEnded, decode, encode
 from tsm2_tune.tuner.runs.remote_executor import RemoteExecutor
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.options import Options

@@ -25,8 +25,7 @@ from tsm2_tune.tuner.device.target import HOST, Target
 from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.runs.device_process import serve_device
 from tsm2_tune.tuner.runs.fleet import END_SECONDS, DevicePool, DeviceProcess
-from tsm2_tune.tuner.runs.json_codec import Malformed, decode, encode
-from tsm2_tune.tuner.runs.messages import ANSWERS, REQUESTS, Failed
+from tsm2_tune.tuner.runs.messages import ANSWERS, REQUESTS, Failed, Malformed, decode, encode
 from tsm2_tune.tuner.runs.owners import system
 from tsm2_tune.tuner.worker.child_process import start_child
 
