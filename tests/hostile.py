@@ -20,7 +20,7 @@ from click.testing import Result
 from sqlalchemy import Column, Table
 
 from tests.command import run
-from tsm2_tune.tuner.results import validation
+from tsm2_tune.tuner.results import domains
 from tsm2_tune.tuner.results.merge.serializer import LINES
 from tsm2_tune.tuner.results.storage import schema
 
@@ -53,11 +53,11 @@ POOL: tuple[Any, ...] = (
 def is_right(column: Column[Any], at: int) -> bool:
     """Return whether the value of POOL at this place is one that this program may store in the column."""
     with suppress(ArithmeticError, LookupError, RecursionError, TypeError, ValueError):
-        validation.checked({column.name: POOL[at]}, [column])
+        domains.checked({column.name: POOL[at]}, [column])
         if column.name in ("tunables", "parameters"):
-            validation.tunables(POOL[at])
+            domains.tunables(POOL[at])
         if column.name == "gflops":
-            validation.rates(POOL[at])
+            domains.rates(POOL[at])
         return True
     return False
 
@@ -107,7 +107,7 @@ def altered(column: Column[Any], stored: Any) -> list[Any]:
     found = [one for one in right_of(column) if one is not None]
     if isinstance(stored, int | float):
         near = (stored + 1, stored - 1, 2 * stored, stored / 2 if isinstance(stored, float) else 0)
-        found += [one for one in near if validation.domain_of(column).contains(one)]
+        found += [one for one in near if domains.domain_of(column).contains(one)]
     return [one for one in (*found, *([None] if column.nullable else [])) if one != stored]
 
 

@@ -16,11 +16,11 @@ from sqlalchemy import Column
 
 from tests.hostile import COLUMNS, HASH, MOST_ID, MOST_INT, NO_LINES, QUOTED, right_of, wrong_of
 from tsm2_tune.generator.dtypes import DTYPES
-from tsm2_tune.tuner.results import domains, trial_summaries, validation
+from tsm2_tune.tuner.results import domains, trial_summaries
 from tsm2_tune.tuner.results.best_view import best
+from tsm2_tune.tuner.results.domains import checked, domain_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import MOST_TEXT, in_a_line
-from tsm2_tune.tuner.results.validation import checked, domain_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ def test_a_column_has_the_values_of_its_domain_and_no_others(column: Column[Any]
         assert len(str(refused.value)) < 250
     for value in texts:
         with pytest.raises((ValueError, RecursionError)):
-            (validation.rates if column.name == "gflops" else validation.tunables)(value)
+            (domains.rates if column.name == "gflops" else domains.tunables)(value)
 
 
 def test_every_domain_is_of_a_column_and_stated_twice() -> None:
@@ -188,8 +188,8 @@ def test_hostile_values_are_at_both_sides_of_each_domain(column: Column[Any]) ->
 
 def test_tunables_and_rates_are_read_up_to_their_ends() -> None:
     values = {"version": "v3", "threads": MOST_INT, "a" * 20: 0} | dict.fromkeys(map(str, range(61)), 1)
-    assert validation.tunables(json.dumps(values)) == values
-    assert validation.rates('{"f32": 1e-6, "f64": 1e12, "bf16": 7}') == {"f32": 1e-6, "f64": 1e12, "bf16": 7.0}
+    assert domains.tunables(json.dumps(values)) == values
+    assert domains.rates('{"f32": 1e-6, "f64": 1e12, "bf16": 7}') == {"f32": 1e-6, "f64": 1e12, "bf16": 7.0}
 
 
 def test_names_are_stored_as_a_line() -> None:

@@ -11,10 +11,10 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import queries, records
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.columns import fields_of, record_of
+from tsm2_tune.tuner.results.domains import Row, checked, tunables
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TuningRun, in_a_line
-from tsm2_tune.tuner.results.validation import Row, checked, tunables
 
 TIMED = (Outcome.OK, Outcome.BEHIND)  # outcomes with a time; BEHIND has the time of its first launches only
 TIMES = ("median_us", "low_us", "high_us")  # columns of a trial's first measurement; NULL without a measurement

@@ -13,9 +13,9 @@ from tsm2_tune.generator.device.roofline import rate_text
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.results import domains
+from tsm2_tune.tuner.results.domains import domain_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import PREFERRED, Cache
-from tsm2_tune.tuner.results.validation import domain_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from sqlalchemy import Table
 
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.domains import domain_of, rates
 from tsm2_tune.tuner.results.trial import DeviceIdentity, LoadedResources, TimeLimits, VendorMeasurement, Verdict
-from tsm2_tune.tuner.results.validation import domain_of, rates
 
 NESTED = (Ceilings, DeviceIdentity, LoadedResources, Problem, TimeLimits, Verdict)
 RENAMED: dict[type, dict[str, str]] = {  # class -> columns of fields

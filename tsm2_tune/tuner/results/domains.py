@@ -1,19 +1,29 @@
-"""Domains: the valid values of a column. schema.py names the domain of each column."""
+"""Domains: the valid values of a column. schema.py names the domain of each column.
+
+A database file is untrusted, so each value is checked before it is used or printed.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any
 
+from sqlalchemy import Column, RowMapping
+
+from tsm2_tune.errors import shown
 from tsm2_tune.generator.dtypes import DTYPES
 from tsm2_tune.generator.problem import INT32_MAX
 from tsm2_tune.tuner.measure.vendor.libraries import FILES
 from tsm2_tune.tuner.results.trial import MOST_TEXT, Cache, Outcome
 
+Row = RowMapping | Mapping[str, Any]
+MOST_MEMBERS = 64  # members of a JSON object
 MOST_DETAIL, MOST_KERNEL, MOST_JSON = 2**14, 2**19, 4096  # characters of a sentence, a kernel's text, a JSON object
 MOST_PARAGRAPHS = 256  # of a kernel's text; the last one contains the rest
 MOST_SAMPLES = 4096  # samples of a measurement
@@ -99,3 +109,60 @@ CODES = words(r"[0-9a-f]{64} [0-9a-f]{64}")  # one digest for each index width
 THREADS = integers(1, 1024)  # per block, on every CUDA device
 SMEM_BYTES = integers(0, 232448)  # per block: 227 KiB, the most of any CUDA device
 SPLITS, SMS = integers(1, 65535), integers(1, 65536)
+
+
+def domain_of(column: Column[Any]) -> Domain:
+    """Return the column's domain, with which schema.py declares it."""
+    found: Domain = column.info["domain"]
+    return found
+
+
+def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
+    """Return the row's values of these columns, by name, since SQLite stores any value in any column.
+
+    Raise TypeError or ValueError if a value is not valid for its column.
+    """
+    values = {}
+    for name, domain, kinds in map(_of_column, columns):
+        value, kind = row[name], domain.kind
+        if type(value) not in kinds and not isinstance(value, kinds):
+            raise TypeError(f"{name} = {shown(value)} is not of type {kind.__name__}")
+        if value is not None and not domain.contains(value):
+            raise ValueError(f"{name} = {shown(value)} is not a value of this column")
+        values[name] = float(value) if kind is float and type(value) is int else value
+    return values
+
+
+@cache
+def _of_column(column: Column[Any]) -> tuple[str, Domain, tuple[type, ...]]:
+    """Return the column's name, its domain, and all types that its values may have."""
+    domain = domain_of(column)
+    kind = domain.kind
+    return column.name, domain, (kind, *([int] if kind is float else ()), *([type(None)] if column.nullable else ()))
+
+
+def tunables(text: str) -> dict[str, int | str]:
+    """Return the tunable parameters in a JSON object, by name. Raise ValueError if the text is anything else."""
+    values = _flat(text)
+    for name, value in values.items():
+        fits = COUNT.contains(value) if type(value) is int else isinstance(value, str) and WORD.contains(value)
+        if not WORD.contains(name) or not fits:
+            raise ValueError(f"{shown(name)}: {shown(value)} is not a tunable")
+    return values
+
+
+def rates(text: str) -> dict[str, float]:
+    """Return the rates in a JSON object, by element type. Raise ValueError if the text is anything else."""
+    values = _flat(text)
+    for name, value in values.items():
+        if not WORD.contains(name) or type(value) not in (int, float) or not RATE.contains(value):
+            raise ValueError(f"{shown(name)}: {shown(value)} is not a rate")
+    return {name: float(value) for name, value in values.items()}
+
+
+def _flat(text: str) -> dict[str, Any]:
+    """Return the JSON object in the text. Raise ValueError if it is not an object or has too many members."""
+    values = json.loads(text)
+    if not isinstance(values, dict) or len(values) > MOST_MEMBERS:
+        raise ValueError(f"{shown(text)} is not a valid JSON object")
+    return values

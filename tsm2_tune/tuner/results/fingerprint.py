@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tsm2_tune.tuner.results.trial import Cache
 
 if TYPE_CHECKING:
-    from tsm2_tune.tuner.results.validation import Row
+    from tsm2_tune.tuner.results.domains import Row
 
 OF_SUPERSEDED = (
     "basis",

@@ -10,13 +10,13 @@ from sqlalchemy import Connection, Integer, Select, and_, cast, func, or_, selec
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import queries, records, trial_summaries, vendor_measurements
+from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.queries import IS_FIRST, TRIED
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.results.trial_summaries import StoredTrial
-from tsm2_tune.tuner.results.validation import Row, checked
 
 _TRIAL, _MEASURED = schema.trial.c, schema.measurement.c
 

@@ -10,11 +10,10 @@ from sqlalchemy import Connection, bindparam, select, update
 from tsm2_tune.errors import StoreError, shown
 from tsm2_tune.tuner.results import forget, loader, logical_clock, queries, records, vendor_measurements
 from tsm2_tune.tuner.results.columns import fields_of, nested_of, values_of
-from tsm2_tune.tuner.results.domains import COUNT
+from tsm2_tune.tuner.results.domains import COUNT, checked
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, TimeLimits, Trial, TuningRun
 from tsm2_tune.tuner.results.upsert import add_times, added, found, found_or_added
-from tsm2_tune.tuner.results.validation import checked
 from tsm2_tune.tuner.search.resume import Retries
 
 _LAST_ROUND = queries.last_round(queries.OF_PROBLEM).add_columns(queries.NEWEST_FINAL)

@@ -15,13 +15,13 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.results import queries, records, vendor_measurements
 from tsm2_tune.tuner.results.best_view import Among, BestRow
-from tsm2_tune.tuner.results.kernel_sources import Sources
+from tsm2_tune.tuner.results.domains import Row
 from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import DEFAULT_DATABASE, import_command, is_text, shown_name
-from tsm2_tune.tuner.results.storage.database import fetched
+from tsm2_tune.tuner.results.storage.paragraphs import Sources
+from tsm2_tune.tuner.results.storage.sqlite import fetched
 from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.results.validation import Row
 
 # Each statement is built once: SQLAlchemy takes longer to build a statement than to run it.
 RIVAL = ("device_name", "problem_id", "family")  # among trials with equal values the newest basis wins

@@ -24,10 +24,9 @@ from tsm2_tune.tuner.measure.timing import median_interval
 from tsm2_tune.tuner.results import best_view
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.columns import record_of, values_of
-from tsm2_tune.tuner.results.domains import MOST_SAMPLES
+from tsm2_tune.tuner.results.domains import MOST_SAMPLES, Row, checked, tunables
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Measurement, Outcome, Trial, TuningRun, in_a_line
-from tsm2_tune.tuner.results.validation import Row, checked, tunables
 
 SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
 CONFIGURATIONS_AT_HAND = 4096  # entries of the cache of `config_of`

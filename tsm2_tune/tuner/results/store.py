@@ -30,7 +30,7 @@ from tsm2_tune.tuner.results import (
 )
 from tsm2_tune.tuner.results.best_view import Among, BestRow
 from tsm2_tune.tuner.results.columns import values_of
-from tsm2_tune.tuner.results.domains import MOST_DETAIL
+from tsm2_tune.tuner.results.domains import MOST_DETAIL, checked
 from tsm2_tune.tuner.results.history import History
 from tsm2_tune.tuner.results.insert import Kept
 from tsm2_tune.tuner.results.records import TrialRecord
@@ -40,7 +40,6 @@ from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, TrialLine
-from tsm2_tune.tuner.results.validation import checked
 from tsm2_tune.tuner.runs.leases import Leases
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.quarantine import Quarantined

@@ -8,11 +8,11 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import domains
 from tsm2_tune.tuner.results.columns import nested_of, record_of
+from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.records import PROBLEM_KEY, check_interval, config_in, is_of_this_version, reading
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.schema import column
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Outcome, TimeLimits, Verdict
-from tsm2_tune.tuner.results.validation import Row, checked
 
 MEDIAN_US = schema.nullable(schema.measurement.c.median_us)  # NULL if the trial was not measured
 NEWEST = (  # NULL likewise

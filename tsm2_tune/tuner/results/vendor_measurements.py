@@ -16,12 +16,12 @@ from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
 from tsm2_tune.tuner.results import queries, records
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.columns import record_of, values_of
+from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.logical_clock import FinalStamp
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.storage.database import fetched
+from tsm2_tune.tuner.results.storage.sqlite import fetched
 from tsm2_tune.tuner.results.trial import IN_FINALS, Cache, Measurement, VendorMeasurement
 from tsm2_tune.tuner.results.upsert import add_times
-from tsm2_tune.tuner.results.validation import Row, checked
 
 KIND = "vendor measurement"  # the name of a row in messages
 GEMM = "gemm"  # part of the name of the cuBLAS routines that PyTorch and CuPy call; not of syrk and gemv

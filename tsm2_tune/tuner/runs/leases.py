@@ -23,11 +23,11 @@ from sqlalchemy import ColumnElement, Executable, and_, bindparam, case, delete,
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.upsert import add_once
-from tsm2_tune.tuner.results.validation import Row, checked
 from tsm2_tune.tuner.runs import owners
 from tsm2_tune.tuner.runs.owners import NOBODY
 

@@ -26,12 +26,13 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.columns import record_of, values_of
+from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import command_on
-from tsm2_tune.tuner.results.storage.database import Database, fetched
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.storage.sqlite import fetched
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.results.upsert import add_or_change
-from tsm2_tune.tuner.results.validation import Row, checked
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import probe_checks
 from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run

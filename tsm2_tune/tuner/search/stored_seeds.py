@@ -14,11 +14,11 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import Choice, Measured, distance
 from tsm2_tune.generator.space.seeds import NEIGHBOURS
 from tsm2_tune.tuner.results import queries, records
+from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.records import PROBLEM_KEY, reading
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TuningRun
-from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_KERNELS = 3  # for each problem and device
 _COLUMNS = (schema.trial.c.problem_id, schema.trial.c.config, schema.measurement.c.median_us)

@@ -16,13 +16,22 @@ from sqlalchemy import Table
 from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import records, vendor_measurements
-from tsm2_tune.tuner.results.domains import SHA256
+from tsm2_tune.tuner.results.domains import SHA256, checked
 from tsm2_tune.tuner.results.merge.problem_rows import own_columns
-from tsm2_tune.tuner.results.merge.text_parser import device_of, parse_problem
-from tsm2_tune.tuner.results.merge.union import RUN, STARTED_AT, Part, Round, RunKey, Timed, TrialKey, Tried
+from tsm2_tune.tuner.results.merge.text_parser import parse_problem
+from tsm2_tune.tuner.results.merge.union import (
+    RUN,
+    STARTED_AT,
+    Part,
+    Round,
+    RunKey,
+    Timed,
+    TrialKey,
+    Tried,
+    device_of,
+)
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, Outcome
-from tsm2_tune.tuner.results.validation import checked
 
 NAME, VERSION = "tsm2_tune", 2
 # Members that older versions did not write. They are omitted if they are null.

@@ -15,6 +15,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.results import queries, records
+from tsm2_tune.tuner.results.domains import Row
 from tsm2_tune.tuner.results.merge.problem_rows import Change, Reader, Writer, batches, parts_of, places, problem_ids
 from tsm2_tune.tuner.results.merge.union import Part, Tried, conflicts, union
 from tsm2_tune.tuner.results.storage import schema
@@ -22,7 +23,6 @@ from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost, repeated
 from tsm2_tune.tuner.results.trial import count_text
-from tsm2_tune.tuner.results.validation import Row
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.quarantine import Quarantined
 

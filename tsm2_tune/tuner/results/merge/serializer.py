@@ -18,7 +18,7 @@ from itertools import compress
 from typing import Any
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, Tried
+from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, Tried, device_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import TEXT_FORMAT
 
@@ -95,11 +95,11 @@ class _Writer:
             facts = (_short(values[name]) for name in OF_TRIAL)
             own = (values["source_digest"][:SOURCE_DIGITS], self._keyed(self._bases, [tried.basis]), values["stamp"])
             line = ["trial", problem.text, config, *own, *facts, times]
-            self._trials.append(((_device(tried.run), problem, config, _line(line)), line))
+            self._trials.append(((device_of(tried.run), problem, config, _line(line)), line))
         for one in part.rounds:
             for library, timed in one.vendor.items():
                 facts = (_short(timed.values[name]) for name in OF_VENDOR)
-                place = (_device(one.run), problem, one.stamp, one.final, library)
+                place = (device_of(one.run), problem, one.stamp, one.final, library)
                 self._vendor.append((place, ["vendor", problem.text, *facts, *self._time(one, timed)]))
 
     def lines(self) -> Iterator[Sequence[Any]]:
@@ -147,10 +147,6 @@ def _last(rounds: Sequence[Round], key: tuple[str, str]) -> list[Round]:
 def has_line(tried: Tried) -> bool:
     """Return whether the trial has a line in a text file: its result was correct, and it was timed."""
     return tried.values["outcome"] == "ok" and tried.values["verdict_correct"] == 1 and tried.first is not None
-
-
-def _device(run: RunKey) -> str:
-    return str(run[RUN.index("device_name")])
 
 
 def _short(value: Any) -> Any:

@@ -25,6 +25,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.columns import nested_of
+from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.merge.problem_rows import own_columns
 from tsm2_tune.tuner.results.merge.serializer import (
     DIGITS,
@@ -48,11 +49,11 @@ from tsm2_tune.tuner.results.merge.union import (
     Timed,
     TrialKey,
     Tried,
+    device_of,
 )
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN, is_text
 from tsm2_tune.tuner.results.trial import LoadedResources, Outcome, Verdict, in_a_line
-from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_VALUES = 4_000_000  # values in a file
 MOST_BYTES = 64_000_000  # bytes in a file; a file of 5,000 trials has 1.2 MB
@@ -386,10 +387,6 @@ def _problem(text: str) -> Problem:
     if problem.text != text:
         raise ValueError(f"{shown(text)} is not in canonical form")
     return problem
-
-
-def device_of(run: RunKey) -> str:
-    return str(run[RUN.index("device_name")])
 
 
 def refuse_constant(name: str) -> None:

@@ -23,11 +23,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.results.domains import MOST_STAMP
+from tsm2_tune.tuner.results.domains import MOST_STAMP, Row
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.results.validation import Row
 
 TrialKey = tuple[str, str]  # configuration, digest of basis and kernel
 RunKey = tuple[Any, ...]  # the values of a row of `run`, in the order of its columns
@@ -52,6 +51,11 @@ PRECEDENCE = (
     Outcome.TIMED_OUT,
     Outcome.INTERRUPTED,
 )
+
+
+def device_of(run: RunKey) -> str:
+    """Return the name of the run's device."""
+    return str(run[RUN.index("device_name")])
 
 
 @dataclass(frozen=True, slots=True)

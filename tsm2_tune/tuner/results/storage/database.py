@@ -6,7 +6,6 @@ A SQLite file is untrusted: its tables and view are compared with this program's
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import sqlite3
 import threading
@@ -198,7 +197,7 @@ class Database:
     def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
         """Return the rows of the query, which has its own transaction. Raise StoreError for the database's errors."""
         with self.transaction() as connection:
-            return fetched(connection, query, values)
+            return sqlite.fetched(connection, query, values)
 
 
 def _refuse_moved(path: Path, opened: os.stat_result) -> None:
@@ -209,19 +208,3 @@ def _refuse_moved(path: Path, opened: os.stat_result) -> None:
         is_there = False
     if not is_there:
         raise StoreError(f"{path} was moved, replaced or removed while it was open: put it back, then run this again")
-
-
-def fetched(
-    connection: Connection, query: Executable, values: Mapping[str, Any] | None = None
-) -> Sequence[RowMapping]:
-    """Return the rows of the query. Raise StoreError if they have more bytes than a valid file of this size can
-    contain.
-    """
-    left = connection.info.get("read_bytes", math.inf)  # a server has no limit here
-    found = []
-    for row in connection.execute(query, values).mappings():
-        left -= sqlite.ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str | bytes))
-        if left < 0:
-            raise StoreError(f"{connection.info['path']} {sqlite.REMEDIES[sqlite3.SQLITE_CORRUPT]}")
-        found.append(row)
-    return found

@@ -6,16 +6,17 @@ memory of a query are limited in proportion to the file's size.
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, Executable, RowMapping, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
@@ -220,3 +221,19 @@ def _temporary_folder() -> str:
     named = filter(None, map(os.environ.get, ("SQLITE_TMPDIR", "TMPDIR")))
     places = (place for place in (*named, "/var/tmp", "/usr/tmp", "/tmp") if os.path.isdir(place))
     return next((place for place in places if os.access(place, os.W_OK | os.X_OK)), ".")
+
+
+def fetched(
+    connection: Connection, query: Executable, values: Mapping[str, Any] | None = None
+) -> Sequence[RowMapping]:
+    """Return the rows of the query. Raise StoreError if they have more bytes than a valid file of this size can
+    contain.
+    """
+    left = connection.info.get("read_bytes", math.inf)  # a server has no limit here
+    found = []
+    for row in connection.execute(query, values).mappings():
+        left -= ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+        if left < 0:
+            raise StoreError(f"{connection.info['path']} {REMEDIES[sqlite3.SQLITE_CORRUPT]}")
+        found.append(row)
+    return found
