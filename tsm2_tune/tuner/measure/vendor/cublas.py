@@ -64,17 +64,10 @@ class Cublas:
 
         return start
 
-    def use_stream(self, stream: int, workspace: int = 0, workspace_bytes: int = 0) -> None:
-        """Set the stream in which later calls run (0: the default stream), and cuBLAS's workspace.
-
-        `workspace` is the workspace's address, or 0 for cuBLAS's default workspace. `workspace_bytes` is its size.
-        """
-        check(self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
-        if workspace:
-            status = self._library.cublasSetWorkspace_v2(
-                self._handle, ctypes.c_void_p(workspace), ctypes.c_size_t(workspace_bytes)
-            )
-            check(status, "cublasSetWorkspace")
+    def use_workspace(self, address: int, size_bytes: int) -> None:
+        """Set the workspace of later calls, which run in the default stream."""
+        arguments = (self._handle, ctypes.c_void_p(address), ctypes.c_size_t(size_bytes))
+        check(self._library.cublasSetWorkspace_v2(*arguments), "cublasSetWorkspace")
 
 
 def routine_of(call: str) -> str:

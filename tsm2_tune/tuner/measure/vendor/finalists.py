@@ -70,7 +70,7 @@ class Vendor:
             self._stack.callback(self.cublas.close)
             workspace = device.allocate(WORKSPACE_BYTES)
             self._stack.callback(workspace.free)
-            self.cublas.use_stream(0, workspace.address, workspace.size_bytes)
+            self.cublas.use_workspace(workspace.address, workspace.size_bytes)
             self.cublaslt = CublasLt(device, WORKSPACE_BYTES)
             self._stack.callback(self.cublaslt.close)
         except UNUSABLE:
