@@ -91,10 +91,4 @@ def cached_file(key: str, make: Callable[[], bytes]) -> Path:
     """Return the path of the cached file with this key. If it is missing, store the bytes that `make` returns."""
     cache.refuse_noexec()
     found = cache.find(key, ".so")
-    if found is not None:
-        return found.path
-    made = make()
-    with workplace(cache.working_parent()) as work:
-        output = work.folder / "made.so"
-        output.write_bytes(made)
-        return cache.keep(output, key, ".so", 0)
+    return found.path if found is not None else cache.keep_content(make(), key, ".so")

@@ -189,6 +189,16 @@ def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
     return binary
 
 
+def keep_content(content: bytes, key: str, suffix: str) -> Path:
+    """Write the content to the cache and return its path, as `keep` does. Raise OSError if the folder was removed."""
+    from tsm2_tune.tuner.compile.command_limits import workplace  # slow to import
+
+    with workplace(working_parent()) as work:
+        output = work.folder / f"content{suffix}"
+        output.write_bytes(content)
+        return keep(output, key, suffix, 0)
+
+
 def _place(key: str, suffix: str) -> Path:
     return cache_folder() / key[:2] / f"{key}{suffix}"
 

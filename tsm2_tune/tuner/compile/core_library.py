@@ -14,7 +14,6 @@ from pathlib import Path
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.runtime.choice.core import CORE_FLAGS, CORE_SECONDS, core_command, loaded_core, platform_name
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.failure_cause import Interrupted, refuse_full_disk
 from tsm2_tune.tuner.compile.shared_objects import c_texts, shared_object
 
@@ -56,10 +55,8 @@ def _loaded() -> tuple[bytes, ctypes.CDLL]:
         core_command((), "")  # without a compiler it raises OSError, which would blame the folder
         binary = shared_object(core_texts(), _command, "core", limit_seconds=CORE_SECONDS)
         library = loaded_core(binary)
-        with suppress(FileNotFoundError), workplace(cache.working_parent()) as work:  # it was removed just now
-            output = work.folder / "core"
-            output.write_bytes(binary)
-            cache.keep(output, key, SUFFIX, 0)
+        with suppress(FileNotFoundError):  # the cache was removed just now
+            cache.keep_content(binary, key, SUFFIX)
     except Interrupted:
         raise
     except (OSError, ToolMissing) as error:

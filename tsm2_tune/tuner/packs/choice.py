@@ -13,7 +13,6 @@ from tsm2_tune.pretuned import PREFIX, Pretuned, pretuned_named
 from tsm2_tune.runtime.choice.choose import Layout
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels, no_kernel
 from tsm2_tune.tuner.results.storage.addresses import is_pretuned
 
@@ -72,10 +71,7 @@ def pretuned_kernels(text: Pretuned) -> ExportedKernels:
 
     with Store.open(PREFIX + text.name, create=False) as store:
         kernels = exported_kernels(store, text.device_name)
-    with workplace(cache.working_parent()) as work:
-        output = work.folder / f"made{SUFFIX}"
-        output.write_bytes(kernels.json)
-        cache.keep(output, key, SUFFIX, 0)
+    cache.keep_content(kernels.json, key, SUFFIX)
     return kernels
 
 

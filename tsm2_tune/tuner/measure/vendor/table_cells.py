@@ -17,12 +17,12 @@ Column = Callable[["BestRow"], str]  # returns a row's cell
 
 def number(name: str, digits: int) -> Column:
     """Return the column of a field of BestRow, with this number of decimals."""
-    return lambda row: _text(getattr(row, name), digits)
+    return lambda row: number_text(getattr(row, name), digits)
 
 
 def vendor_us(row: BestRow, digits: int = 1) -> str:
     """Return the median of cuBLAS or cuBLASLt in microseconds as text, marked if the library's result is wrong."""
-    return _text(row.vendor_us, digits) + ("" if row.vendor_us is None or row.vendor_right else " (wrong)")
+    return number_text(row.vendor_us, digits) + ("" if row.vendor_us is None or row.vendor_right else " (wrong)")
 
 
 def routine(row: BestRow) -> str:
@@ -47,5 +47,6 @@ def other_states(rows: Sequence[BestRow], *, us: str, digits: int) -> dict[str, 
     return columns
 
 
-def _text(value: float | None, digits: int) -> str:
+def number_text(value: float | None, digits: int) -> str:
+    """Return the number with this many decimals, or a dash for None."""
     return NOT_MEASURED if value is None else f"{value:.{digits}f}"
