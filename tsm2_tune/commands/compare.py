@@ -9,12 +9,13 @@ import click
 
 from tsm2_tune.commands.errors import Command, ended_by_signals
 from tsm2_tune.commands.options import cache_option, gpu_option, json_option, shapes_options, wait_option
-from tsm2_tune.commands.predict import closing_text, kernels_option, number_text
+from tsm2_tune.commands.predict import closing_text, kernels_option
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import fields, print_json, tell
 from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
 from tsm2_tune.errors import InputError
 from tsm2_tune.pretuned import without_gpu
+from tsm2_tune.tuner.measure.vendor.table_cells import number_text
 from tsm2_tune.tuner.results.storage.addresses import PREFIX, shown_name
 from tsm2_tune.tuner.results.trial import Cache
 

@@ -12,10 +12,10 @@ from tsm2_tune.api.parse import MOST_HOURS
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, ended_by_signals, option
 from tsm2_tune.commands.options import gpus_option, is_given, wait_option
-from tsm2_tune.commands.predict import number_text
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS
+from tsm2_tune.tuner.measure.vendor.table_cells import number_text
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 if TYPE_CHECKING:

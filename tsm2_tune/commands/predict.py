@@ -12,6 +12,7 @@ from tsm2_tune.commands.options import json_option, shapes_options
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import print_json, tell
 from tsm2_tune.errors import InputError
+from tsm2_tune.tuner.measure.vendor.table_cells import number_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,11 +130,6 @@ def _print(device: str, found: Sequence[Choice | NoChoice], rows: Sequence[dict[
         called = "cuBLAS is called, not " if isinstance(one, Choice) and one.is_vendor_chosen else ""
         text = f"{one.asked.text}: {called}{one.match}" if isinstance(one, Choice) else one.reason
         tables.print_hanging(console, text, 2)
-
-
-def number_text(value: float | None, digits: int) -> str:
-    """Return a table cell: the number with this many decimals, or a dash for None."""
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> str:

@@ -28,14 +28,9 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.intermediate_shapes import kernels_between
-from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import (
-    MEASURED,
-    Contender,
-    contending,
-    rows_between,
-    unsearched_between,
-)
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, rows_between
 from tsm2_tune.tuner.export.kernel_sets.losses import Comparable
+from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending, unsearched_between
 from tsm2_tune.tuner.export.scale_launch import configuration_for, distance
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.best_view import BestRow
