@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tsm2_tune.commands.predict import number_text
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, part_of
 from tsm2_tune.pretuned import PREFIX, Pretuned, pretuned
+from tsm2_tune.tuner.measure.vendor.table_cells import number_text
 from tsm2_tune.tuner.packs.choice import pretuned_kernels
 from tsm2_tune.tuner.packs.gains import Gains, gains_of, mean, share_slower
 from tsm2_tune.tuner.results.store import Store

@@ -17,7 +17,6 @@ from tsm2_tune.api.plan import spec_of
 from tsm2_tune.api.products import Products
 from tsm2_tune.api.selection import Selection, selected
 from tsm2_tune.errors import DeviceError
-from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.tuner.device import target
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.results.best_view import BestRow
@@ -28,7 +27,7 @@ from tsm2_tune.tuner.runs.events import Confirmed, Event, FinalFailure, FinalSto
 from tsm2_tune.tuner.runs.signals import interruptible
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
-from tsm2_tune.tuner.search.session import problem_session
+from tsm2_tune.tuner.search.session import counted, problem_session
 
 CHANGED = "this version or its compiler changed the kernel's code: tune again"
 
@@ -109,8 +108,7 @@ def confirmations(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iter
 
 def _events(row: BestRow, tuner: Tuner, store: Store, started_at: str) -> Iterator[Event]:
     """Verify and time the fastest kernels of the problem of `row`, the previous winner, again."""
-    families = [name for name, family in FAMILIES.items() if not family.only_by_name or name == row.family]
-    session = problem_session(row.problem, families, tuner, store, started_at)
+    session = problem_session(row.problem, counted((), (row.family,)), tuner, store, started_at)
     if row.config not in {one.config.text for one in session.prior.contenders}:
         yield Confirmed(row, row, None, (), CHANGED)
         return

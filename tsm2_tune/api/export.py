@@ -109,7 +109,16 @@ def export(
     check_callable("on_event", on_event)
     name, share = file_name("db", db), checked_share("within", within, MOST_WITHIN)
     wanted = _Export(
-        format, family, binaries, launcher, between, share, measure, wait, allow_unverified, on_event or _ignore
+        format,
+        family,
+        binaries,
+        launcher,
+        between,
+        share,
+        measure,
+        wait,
+        allow_unverified,
+        on_event or (lambda event: None),
     )
     if (wrong := wanted.contradiction()) is not None:
         raise InputError(wrong)
@@ -228,7 +237,3 @@ def _refuse_nothing(store: Store, selection: Selection) -> None:
     found, every = store.best(device=device, cache=selection.cache), store.best(device=device)
     if every and not any(row.problem in selection for row in found):
         raise InputError(selection.none_of("winner", [(row.problem, row.cache) for row in every], store.path))
-
-
-def _ignore(event: ExportEvent) -> None:
-    pass

@@ -12,7 +12,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.rules import GUIDELINE_RULES
-from tsm2_tune.tuner.compile.pool import Compiled, Compilers
+from tsm2_tune.tuner.compile.pool import Compiled
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, LoadedResources, Outcome, Trial
 from tsm2_tune.tuner.search.options import Options
@@ -42,12 +42,11 @@ class TrialMaker:
         self,
         target: Target,
         options: Options,
-        compilers: Compilers,
         worker: Callable[[], Worker],
         ceilings: Callable[[], Ceilings],
         clock: RunningClock,
     ) -> None:
-        self._target, self._options, self._compilers, self._worker = target, options, compilers, worker
+        self._target, self._options, self._worker = target, options, worker
         self._ceilings, self._clock = ceilings, clock
         self._cache = target.cache(options.cache)
 

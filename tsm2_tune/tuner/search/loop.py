@@ -123,7 +123,7 @@ class Tuner(Executor):
     def trial_maker(self) -> TrialMaker:
         """Return the maker of trials with the present options."""
         worker, ceilings = (lambda: self.worker), (lambda: self.ceilings)
-        return TrialMaker(self.target, self.options, self._compilers, worker, ceilings, self.clock)
+        return TrialMaker(self.target, self.options, worker, ceilings, self.clock)
 
     def start_compiler(self, candidate: Candidate) -> tuple[KernelSource, Compiled]:
         """Start a compiler for the candidate. Return its source and the future of its binary."""

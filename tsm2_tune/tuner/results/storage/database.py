@@ -91,11 +91,6 @@ class Database:
         finally:
             database._engine.dispose()
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether the database is on a server, so that several machines may write at the same time."""
-        return self._server is not None
-
     def now(self, connection: Connection) -> float:
         """Return the seconds since 1970 by the clock that all writers share: this machine's or the server's clock."""
         return time.time() if self._server is None else self._server.now(connection)
