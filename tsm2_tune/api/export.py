@@ -235,5 +235,5 @@ def _refuse_nothing(store: Store, selection: Selection) -> None:
     """Raise InputError if the store has winners but the selection contains none of them."""
     device = selection.device_in(store)
     found, every = store.best(device=device, cache=selection.cache), store.best(device=device)
-    if every and not any(row.problem in selection for row in found):
-        raise InputError(selection.none_of("winner", [(row.problem, row.cache) for row in every], store.path))
+    if not any(row.problem in selection for row in found):
+        selection.refuse_all("winner", [(row.problem, row.cache) for row in every], store.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,6 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain_text
 from tsm2_tune.tuner.results.storage.addresses import tune_first
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial_summaries import TrialLine
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write
 
 EXPORTED = "window.vegaEmbed = vegaEmbed;"  # makes the name of the JavaScript bundle global
@@ -98,7 +97,9 @@ def _page(
         own = contents(store, device, chosen, selection.cache)
         if not own.trials:
             every = [line for line in store.listing() if device in (None, line.device)]
-            raise InputError(_nothing(selection, store, every))
+            stored = [(Problem.parse(line.problem), line.cache) for line in every]
+            selection.refuse_all("trial", stored, store.path)
+            raise InputError(f"{store.path} has no trial yet: {tune_first(str(store.path))}")
     beside = []
     for other in others:
         with Store.open(other, create=False) as store:
@@ -106,9 +107,3 @@ def _page(
     written_at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     library = bundle(EXPORTED)
     return page(own, beside, written_at=written_at, version=__version__, library=library, title=title, note=note)
-
-
-def _nothing(selection: Selection, store: Store, every: Sequence[TrialLine]) -> str:
-    if not every:
-        return f"{store.path} has no trial yet: {tune_first(str(store.path))}"
-    return selection.none_of("trial", [(Problem.parse(line.problem), line.cache) for line in every], store.path)

@@ -82,6 +82,11 @@ class Selection:
         known = (f"{name} {_few(values)}" for name, values in there.items() if values)
         return f"no {what} of {len(stored)} matches: {place} has {' or '.join(known)}{rest}"
 
+    def refuse_all(self, what: str, stored: Collection[tuple[Problem, str]], place: object) -> None:
+        """Raise InputError if conditions exclude all results. The arguments are those of `none_of`."""
+        if stored and (self.is_of_problems or self.cache is not None):
+            raise InputError(self.none_of(what, stored, place))
+
     def device_in(self, store: Store) -> str | None:
         """Return the stored name of the selected device; None for all. Raise InputError if none or several match."""
         if self.device is None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,12 +12,7 @@ from tsm2_tune.commands.options import Choice, WholeNumber, database_option, jso
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.console.winner_columns import SORTS
-from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage.addresses import shown_name, tune_first
-
-if TYPE_CHECKING:
-    from tsm2_tune.api.selection import Selection
 
 
 @click.command(cls=Command)
@@ -55,7 +49,7 @@ def best(
     if not rows:
         selection = selected(**which)
         every = tsm2_tune.best(database, device=selection.device)
-        refuse_nothing("winner", [(row.problem, row.cache) for row in every], selection, database)
+        selection.refuse_all("winner", [(row.problem, row.cache) for row in every], shown_name(database))
         if not every and not as_json:
             tell(f"{shown_name(database)} has no winner yet: {tune_first(database)}")
     if sort is not None:
@@ -68,9 +62,3 @@ def best(
         tables.winners_table(rows, tables.console(), limit=limit, is_long=is_long)
     if not rows:
         ctx.exit(1)
-
-
-def refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:
-    """Raise InputError if options excluded all stored results. `what` names a result, such as "winner"."""
-    if (selection.is_of_problems or selection.cache is not None) and stored:
-        raise InputError(selection.none_of(what, stored, shown_name(database)))

@@ -8,10 +8,10 @@ import click
 
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import database_option, json_option, selection_options
-from tsm2_tune.commands.results.best import refuse_nothing
 from tsm2_tune.commands.results.forget import TRIAL
 from tsm2_tune.console import tables
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 
 @click.command(cls=Command)
@@ -53,5 +53,5 @@ def show(
     lines = [line for line in of_state if not selection.is_of_problems or Problem.parse(line.problem) in selection]
     if not lines:
         stored = [(Problem.parse(line.problem), line.cache) for line in every]
-        refuse_nothing("trial", stored, selection, database)
+        selection.refuse_all("trial", stored, shown_name(database))
     trial_tables.trials_table(lines, tables.console(), as_json=as_json)
