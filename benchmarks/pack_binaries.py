@@ -33,7 +33,7 @@ from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.export import cubins
 from tsm2_tune.tuner.export.cubins import capability, cubin
 from tsm2_tune.tuner.results.merge.serializer import text_of
-from tsm2_tune.tuner.results.merge.text_parser import parse_file
+from tsm2_tune.tuner.results.merge.text_parser import parse_content
 from tsm2_tune.tuner.results.merge.union import RUN, Part, RunKey, Tried
 
 ARCHIVE = Path(str(FOLDER / cubins.ARCHIVE))
@@ -72,7 +72,7 @@ def filled(text: Path) -> tuple[str, dict[str, bytes]]:
 
     Only kernels that were fully verified get digests.
     """
-    told = parse_file(text)
+    told = parse_content(text, text.read_bytes())
     if told.left_out:
         raise InputError(f"{text}: {len(told.left_out)} trials cannot be used: run benchmarks.rekey first")
     every = [(problem, tried) for (_, problem), part in told.parts.items() for tried in part.trials.values()]

@@ -36,7 +36,7 @@ from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql,
 from tests.processes import python
 from tests.schema_file import columns_since_oldest
 from tsm2_tune.errors import InputError, StoreError
-from tsm2_tune.tuner.results.exchange.document_parser import parse_document, parse_file
+from tsm2_tune.tuner.results.exchange.document_parser import parse_content, parse_document
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, record_of
 from tsm2_tune.tuner.results.fingerprint import basis
@@ -177,11 +177,11 @@ def test_a_cache_whose_entries_are_not_its_records_is_refused(member: str) -> No
 def test_a_damaged_text_is_refused(what: str, good: dict[str, Any], tmp_path: Path) -> None:
     file, text = tmp_path / "damaged.json", json.dumps(good, separators=(",", ":"))
     file.write_text(text)
-    parse_file(file)
+    parse_content(file, file.read_bytes())
     assert TEXTS[what](text) != text
     file.write_text(TEXTS[what](text))
     with pytest.raises(InputError, match="is not as this tsm2-tune writes it") as refused:
-        parse_file(file)
+        parse_content(file, file.read_bytes())
     assert len(str(refused.value)) < 1000
     assert str(refused.value).isprintable()
 

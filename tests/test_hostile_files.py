@@ -19,7 +19,7 @@ from tests.exchanged import entry, tuned_database
 from tests.hostile import HASH, ODD_MEMBERS, POOL, altered, changed, written_in_json, wrong_of
 from tsm2_tune.tuner.results.exchange.entry import LATER, entry_of, record_of
 from tsm2_tune.tuner.results.merge.serializer import LINES, TIME
-from tsm2_tune.tuner.results.merge.text_parser import WRONG, parse_file
+from tsm2_tune.tuner.results.merge.text_parser import WRONG, parse_content
 from tsm2_tune.tuner.results.storage import schema
 
 RUN, TRIAL, TIMES, VENDOR = schema.run.c, schema.trial.c, schema.measurement.c, schema.vendor_measurement.c
@@ -87,7 +87,7 @@ def test_a_wrong_member_of_a_line_is_refused_by_its_number(kind: str, each: int,
         for value in list(wrong_members(kind, name))[first % each :: each]:
             other, number = with_member(text, kind, name, value)
             file.write_text(other)
-            refusal = refusal_by(lambda: parse_file(file))
+            refusal = refusal_by(lambda: parse_content(file, file.read_bytes()))
             found = said.fullmatch(refusal)
             if found is None or int(found[1]) < number:  # of a key, the first line that names it is told
                 passed.append((name, value, refusal))
@@ -98,7 +98,7 @@ def test_a_time_of_another_run_than_its_final_is_refused(text: str, tmp_path: Pa
     file, refused = tmp_path / "trials.jsonl", list[bool]()
     for run in [json.loads(line)[1] for line in text.splitlines() if line.startswith('["run"')]:
         file.write_text(changed(text, "vendor", "run", run)[0])
-        refused.append("another run than its final" in refusal_by(lambda: parse_file(file)))
+        refused.append("another run than its final" in refusal_by(lambda: parse_content(file, file.read_bytes())))
     assert sorted(refused) == [False, True]
 
 

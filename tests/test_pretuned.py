@@ -37,7 +37,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full
 from tsm2_tune.tuner.results.merge import files
-from tsm2_tune.tuner.results.merge.text_parser import parse_file
+from tsm2_tune.tuner.results.merge.text_parser import parse_content
 from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.slow
@@ -54,7 +54,7 @@ def test_every_text_is_of_this_versions_kernels(name: str) -> None:
     (found,) = (one for one in pretuned.pretuned() if one.name == name)
     assert (found.device_name, found.compute_capability) == (DRIVER_NAMES[name], "9.0")
     with found.path() as path:
-        told = parse_file(path)
+        told = parse_content(path, path.read_bytes())
     assert told.left_out == {}
     assert {device for device, _ in told.parts} == {found.device_name}
     assert {"f32", "f64"} <= {problem.dtype_name for _, problem in told.parts}

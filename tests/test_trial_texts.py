@@ -32,7 +32,7 @@ from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export.measured_times import Elsewhere, times_elsewhere
-from tsm2_tune.tuner.results.merge import text_parser
+from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.merge.serializer import LINES
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
@@ -369,9 +369,9 @@ def test_what_editors_and_pipes_make_of_a_text_is_read_as_it_was(whole: str, wri
 def test_too_much_and_bytes_that_are_no_text(whole: str, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Millions of values are refused before they are read."""
     for begin in ('{"tsm2-tune trials":4,"x":[', '{"x":['):
-        written.write_text(begin + "{}," * text_parser.MOST_VALUES + "{},{}]}")
+        written.write_text(begin + "{}," * files.MOST_VALUES + "{},{}]}")
         assert "has more than 64000000 bytes or 4000000 values" in run("import", str(written)).stderr
     written.write_bytes(whole.encode() + b"\xff")
     assert "is not as this tsm2-tune writes it" in run("import", str(written)).stderr
-    monkeypatch.setattr(text_parser, "MOST_BYTES", 100)
+    monkeypatch.setattr(files, "MOST_BYTES", 100)
     assert "has more than 100 bytes" in run("import", str(written)).stderr

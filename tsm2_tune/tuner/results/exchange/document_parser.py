@@ -14,15 +14,18 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of
-from tsm2_tune.tuner.results.merge.text_parser import WRONG, ParsedTrials, content_of, refuse_constant
+from tsm2_tune.tuner.results.merge.text_parser import WRONG, ParsedTrials, refuse_constant
 from tsm2_tune.tuner.results.merge.union import Part, Tried
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
 
 
-def parse_file(path: Path) -> ParsedTrials:
-    """Read a T4 file or a Kernel Tuner cache. Raise InputError if another tool wrote it, or if it was altered."""
+def parse_content(path: Path, content: bytes) -> ParsedTrials:
+    """Return the trials in the content of the T4 file or Kernel Tuner cache `path`.
+
+    Raise InputError if another tool wrote it, or if it was altered.
+    """
     try:
-        found = json.loads(content_of(path), parse_constant=refuse_constant, object_pairs_hook=_once)
+        found = json.loads(content, parse_constant=refuse_constant, object_pairs_hook=_once)
         if NAME in found:
             return parse_document(found)
     except WRONG as error:

@@ -31,18 +31,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import forget, loader, records, vendor_measurements
 from tsm2_tune.tuner.results.domains import Row, checked
-from tsm2_tune.tuner.results.merge.union import (
-    RUN,
-    Part,
-    Round,
-    RunKey,
-    Timed,
-    TrialKey,
-    Tried,
-    device_of,
-    key_of,
-    part_of,
-)
+from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.paragraphs import Sources
@@ -246,7 +235,7 @@ class Reader:
         records.trial(row, problem=problem, source=source, first=first)  # raises for an invalid row
         others = tuple(one for number, one in sorted(firsts.items(), reverse=True) if number < 0)
         run = self._run(row["run_id"])
-        if device_of(run) != row["device_name"]:
+        if run[RUN.index("device_name")] != row["device_name"]:
             raise ValueError("its run is on another device")
         return Tried(run, checked(row, OWN[schema.trial]), firsts.get(0), others), finals
 

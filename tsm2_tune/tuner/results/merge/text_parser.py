@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import stat
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import lru_cache
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -52,13 +49,8 @@ from tsm2_tune.tuner.results.merge.union import (
     device_of,
 )
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN, is_text
 from tsm2_tune.tuner.results.trial import LoadedResources, Outcome, Verdict, in_a_line
 
-MOST_VALUES = 4_000_000  # values in a file
-MOST_BYTES = 64_000_000  # bytes in a file; a file of 5,000 trials has 1.2 MB
-DATABASE = b"SQLite format 3"  # the beginning of a database
-MOST_SPACE = 256  # bytes before the first brace of another JSON object
 LINES_SHOWN = 100  # lines between two reports of progress
 UNTOLD = "right, by a file of trials"
 MOST_TEXT = 100  # characters of a configuration or problem in a sentence
@@ -95,57 +87,11 @@ class ParsedTrials:
         return records.source_values(self.sources[digest])
 
 
-class Kind(Enum):
-    """The kind of a file that can be imported. The first bytes of the file determine it."""
-
-    DATABASE = auto()
-    TEXT = auto()  # a file of trials
-    EXCHANGE = auto()  # a JSON object in another autotuner's format
-
-
-def kind_of(path: Path) -> Kind:
-    """Return the kind of the file. An empty file counts as a database, unless its name is of a file of trials.
-
-    Raise InputError if the file has none of these kinds, is an empty file of trials, or cannot be read.
-    """
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # checked first: a pipe would block, a device would never end
-            raise InputError(f"cannot read {path}: it is not a regular file; name a database or a file of trials")
-        with path.open("rb") as file:
-            begin = file.read(MOST_SPACE)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
-        raise InputError(f"cannot read {path}: {reason}") from None
-    if not begin and is_text(path):
-        raise without_trials(path)
-    if not begin or begin.startswith(DATABASE):
-        return Kind.DATABASE
-    text = begin[: len(begin) // 4 * 4].decode(json.detect_encoding(begin), errors="ignore")
-    if text.startswith(TEXT_BEGIN):
-        return Kind.TEXT
-    if text.lstrip().startswith("{"):
-        return Kind.EXCHANGE
-    raise InputError(
-        f"cannot read {path}: it is neither a database nor a file of trials, nor a T4 file or a cache of Kernel"
-        " Tuner; name another file"
-    )
-
-
-def without_trials(path: Path, why: str = "it is empty; name another file") -> InputError:
-    """Return an error: the file has no trials, for this reason."""
-    return InputError(f"{path} has no trial to read: {why}")
-
-
-def parse_file(path: Path, show: Callable[[float], object] = lambda share: None) -> ParsedTrials:
-    """Read the trials of a text file. `show` is called with the fraction of the file that has been read.
+def parse_content(path: Path, content: bytes, show: Callable[[float], object] = lambda share: None) -> ParsedTrials:
+    """Return the trials in the content of the text file `path`. `show` is called with the fraction that was read.
 
     Raise InputError, with the number of the line, if a line is not what this program would write.
     """
-    return parse_content(path, content_of(path), show)
-
-
-def parse_content(path: Path, content: bytes, show: Callable[[float], object] = lambda share: None) -> ParsedTrials:
-    """Return the trials in the content of a text file, see `parse_file`. Messages name `path`."""
     reader, stream = _Reader(), BytesIO(content)
     number = 0
     try:
@@ -157,17 +103,6 @@ def parse_content(path: Path, content: bytes, show: Callable[[float], object] = 
         return reader.finish()
     except WRONG as error:
         raise _unlike(path, number, error, content) from None
-
-
-def content_of(path: Path) -> bytes:
-    """Return the file's content. Raise InputError if it exceeds MOST_BYTES or MOST_VALUES."""
-    with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES or content.count(b",") > MOST_VALUES:  # a short value takes 100 bytes of memory
-        raise InputError(
-            f"{path} has more than {MOST_BYTES} bytes or {MOST_VALUES} values: name a smaller file of trials"
-        )
-    return content
 
 
 def _unlike(path: Path, number: int, error: Exception, content: bytes) -> InputError:
