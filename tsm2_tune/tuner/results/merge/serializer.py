@@ -77,6 +77,7 @@ class _Writer:
     """Collection of the lines of a text file, by kind."""
 
     def __init__(self) -> None:
+        self._keys: dict[RunKey | str, str] = {}  # of runs and bases
         self._tools: dict[str, list[Any]] = {}
         self._runs: dict[str, list[Any]] = {}
         self._bases: dict[str, list[Any]] = {}
@@ -93,7 +94,7 @@ class _Writer:
             times = [self._time(None, one) for one in (tried.first,) if one is not None]
             times += [self._time(one, one.timed[key]) for one in _last(part.rounds, key)]
             facts = (_short(values[name]) for name in OF_TRIAL)
-            own = (values["source_digest"][:SOURCE_DIGITS], self._keyed(self._bases, [tried.basis]), values["stamp"])
+            own = (values["source_digest"][:SOURCE_DIGITS], self._basis(tried.basis), values["stamp"])
             line = ["trial", problem.text, config, *own, *facts, times]
             self._trials.append(((device_of(tried.run), problem, config, _line(line)), line))
         for one in part.rounds:
@@ -114,9 +115,16 @@ class _Writer:
         yield from (line for _, line in sorted(self._vendor, key=lambda pair: pair[0]))
 
     def _run(self, run: RunKey) -> str:
-        values = dict(zip(RUN, run, strict=True))
-        tools = self._keyed(self._tools, [values[name] for name in TOOLS])
-        return self._keyed(self._runs, [tools, values["started_at"]])
+        if run not in self._keys:
+            values = dict(zip(RUN, run, strict=True))
+            tools = self._keyed(self._tools, [values[name] for name in TOOLS])
+            self._keys[run] = self._keyed(self._runs, [tools, values["started_at"]])
+        return self._keys[run]
+
+    def _basis(self, basis: str) -> str:
+        if basis not in self._keys:
+            self._keys[basis] = self._keyed(self._bases, [basis])
+        return self._keys[basis]
 
     def _keyed(self, known: dict[str, list[Any]], values: list[Any]) -> str:
         key = hashlib.sha256(_line(values).encode()).hexdigest()[:DIGITS]

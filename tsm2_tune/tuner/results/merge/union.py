@@ -257,14 +257,15 @@ def _by_key(timed: Iterable[Timed]) -> dict[tuple[Any, ...], Timed]:
 
 def _joined(one: Round, other: Round) -> Round:
     """Merge two versions of one final comparison."""
-    run, stamp = min(one.run, other.run, key=_sort_key), max(one.stamp, other.stamp)
+    run = one.run if one.run == other.run else min(one.run, other.run, key=_sort_key)
+    stamp = max(one.stamp, other.stamp)
     return Round(run, one.final, stamp, _better(one.timed, other.timed), _better(one.vendor, other.vendor))
 
 
 def _better(one: Mapping[K, Timed], other: Mapping[K, Timed]) -> dict[K, Timed]:
     found = dict(one)
     for key, timed in other.items():
-        found[key] = min(found.get(key, timed), timed, key=lambda two: two.rank)
+        found[key] = min(found[key], timed, key=lambda two: two.rank) if key in found else timed
     return found
 
 
