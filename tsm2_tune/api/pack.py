@@ -40,6 +40,7 @@ from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct, check_produ
 from tsm2_tune.tuner.packs.choice import pretuned_kernels
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import Gains, gains_of
+from tsm2_tune.tuner.results.snapshot import Snapshot
 from tsm2_tune.tuner.results.storage.addresses import is_pretuned, shown_name
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Event, Noted
@@ -186,7 +187,7 @@ def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedK
     """Return the pack's kernels for this GPU, else for its first GPU by name. Raise InputError without a GPU."""
     if is_pretuned(source):
         return pretuned_kernels(pretuned_named(source))
-    with Store.open(source, create=False) as store:
+    with Snapshot.open(source, create=False) as store:
         for name in sorted(store.devices(), key=lambda name: (name != device, name)):
             kernels = exported_kernels(store, name, tell=tell)
             if not any(kernel.winner.on_host for kernel in kernels.kernels):

@@ -13,6 +13,7 @@ from tsm2_tune.tuner.compile.shared_objects import compiler_command
 from tsm2_tune.tuner.export.cubins import Unverified
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import exportable
 from tsm2_tune.tuner.export.library import exported_library, usable
+from tsm2_tune.tuner.results.snapshot import Snapshot
 from tsm2_tune.tuner.results.store import Store
 
 REMEDY = ": tune there, or name --pretuned or --library"
@@ -24,7 +25,7 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
     It also has kernels for shapes between the tuned ones. Only kernels that were verified in full are included; a
     message to `tell` says which are not, such as imported ones. Without a GPU, tell so and return None.
     """
-    with Store.open(database, create=False) as store:
+    with Snapshot.open(database, create=False) as store:
         if gpu_here(tell) is None:
             return None
         return cached_file(digest(__version__, store.database.digest()), lambda: _built(store, tell, REMEDY))
@@ -58,7 +59,7 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
 def _of_text(text: Pretuned, tell: Callable[[str], None]) -> bytes:
     """Return the bytes of a C library with the pretuned kernels in `text`. Raise the errors of `_built`."""
     compiler_command()  # raises ToolMissing before the slow reading
-    with Store.open(f"{PREFIX}{text.name}", create=False) as store:
+    with Snapshot.open(f"{PREFIX}{text.name}", create=False) as store:
         return _built(store, tell)
 
 

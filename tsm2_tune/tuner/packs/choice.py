@@ -67,9 +67,9 @@ def pretuned_kernels(text: Pretuned) -> ExportedKernels:
     if found is not None:
         return ExportedKernels.of_json(found.content)
     from tsm2_tune.tuner.export.store_kernels import exported_kernels
-    from tsm2_tune.tuner.results.store import Store
+    from tsm2_tune.tuner.results.snapshot import Snapshot
 
-    with Store.open(PREFIX + text.name, create=False) as store:
+    with Snapshot.open(PREFIX + text.name, create=False) as store:
         kernels = exported_kernels(store, text.device_name)
     cache.keep_content(kernels.json, key, SUFFIX)
     return kernels
@@ -94,9 +94,9 @@ def choices(
         kernels = pretuned_kernels(source)
     else:
         from tsm2_tune.tuner.export.store_kernels import exported_kernels
-        from tsm2_tune.tuner.results.store import Store
+        from tsm2_tune.tuner.results.snapshot import Snapshot
 
-        with Store.open(source, create=False) as store:
+        with Snapshot.open(source, create=False) as store:
             device, place = device_of(store.devices()), str(store.path)
             kernels = exported_kernels(store, device, problems, tell)
     is_host = all(kernel.winner.on_host for kernel in kernels.kernels)

@@ -234,6 +234,12 @@ class Among:
         kind = {"op": one.op, "dtype": one.dtype_name, "batch": one.batch}
         return {"devices": list(self.devices), **kind, **shape}
 
+    def contains(self, row: BestRow) -> bool:
+        """Return whether a winner passes the filter."""
+        one = self.problem
+        is_like = (row.op, row.dtype, row.batch > 1) == (one.op, one.dtype_name, one.is_batched)
+        return is_like and row.device in self.devices and (self.is_alike or row.problem == one)
+
 
 def condition(is_alike: bool) -> TextClause:
     """Return the condition that a row of `trial` passes an `Among` filter, whose `values` are the parameters."""

@@ -38,6 +38,7 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import command_on, is_text, place_of
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
+from tsm2_tune.tuner.results.storage.sqlite import fetched
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, TrialLine
 from tsm2_tune.tuner.runs.leases import Leases
@@ -260,15 +261,26 @@ class Store:
             among = Among(devices, asked, is_alike=problem is None)
         values = {"device": device, "family": family, "cache": cache and cache.value, "is_between": int(between)}
         given = {name: value for name, value in values.items() if value is not None}
-        query = queries.best(None if among is None else among.is_alike, tuple(given))
-        rows = self.database.rows(query, given if among is None else given | among.values)
-        found = [records.best_row(row) for row in rows]
-        if cache is None:
-            found = best_view.preferred(found)
-        found = [row for row in found if (row.device, row.problem) not in omit]
         with self.database.transaction() as connection:
-            loader.refuse_hidden(connection, among)
-            return tuple(loader.as_known(connection, partial(self.records, connection), found))
+            found = self.winners(connection, among, given)
+            if cache is None:
+                found = best_view.preferred(found)
+            return tuple(self.known(connection, [row for row in found if (row.device, row.problem) not in omit]))
+
+    def winners(self, connection: Connection, among: Among | None, given: Mapping[str, Any]) -> list[BestRow]:
+        """Return the rows of the view `best`, without the vendor's times, with the values `given` in their columns.
+
+        Raise StoreError if a row is invalid, or if a trial would be skipped.
+        """
+        query = queries.best(None if among is None else among.is_alike, tuple(given))
+        rows = fetched(connection, query, given if among is None else {**given, **among.values})
+        found = [records.best_row(row) for row in rows]
+        loader.refuse_hidden(connection, among)
+        return found
+
+    def known(self, connection: Connection, rows: Sequence[BestRow]) -> Iterable[BestRow]:
+        """Return these winners with the vendor's times. One is stale if this program makes another kernel."""
+        return loader.as_known(connection, partial(self.records, connection), rows)
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
@@ -292,7 +304,7 @@ class Store:
                 raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
             rows.append(records.best_row(found[0]))
         with self.database.transaction() as connection:
-            rows = list(loader.as_known(connection, partial(self.records, connection), rows))
+            rows = list(self.known(connection, rows))
         verified = [row.verified_in_full or self.full_verdict(row) is not None for row in rows]
         return [replace(row, verified_in_full=int(one)) for row, one in zip(rows, verified, strict=True)]
 
