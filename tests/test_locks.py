@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,6 @@ import pytest
 from tests.command import TUNE, run
 from tests.on_host import ON_HOST
 from tests.processes import python
-from tests.servers import wait_until
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.device import lock
 from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE, _name, device_lock
@@ -163,18 +163,18 @@ class TestCommand:
         assert not path.exists()
 
     def test_one_that_waits_goes_on(self, path: Path) -> None:
-        host = find_target("cpu")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            other.bind(_name(find_target("cpu")))
+            other.listen()
 
-        def end(ended: threading.Event) -> None:
-            """Let the command wait for a second, however long it takes to start."""
-            sockets = Path("/proc/net/unix")
-            wait_until(lambda: sockets.read_text().count(_name(host)[1:]) == 2)
-            ended.wait(1.0)
-            ended.set()
+            def end() -> None:
+                with other, other.accept()[0]:
+                    time.sleep(1.0)  # while the command waits, however long it took to start
 
-        with held(host, 60.0) as ended:
-            threading.Thread(target=end, args=(ended,)).start()
+            holder = threading.Thread(target=end)
+            holder.start()
             result = run(*TUNE, "--wait", "--db", str(path))
+            holder.join()
         assert result.exit_code == 0, result.output
         assert result.output.count(": waiting for its end") == 1
-        assert re.search(r"^\d+ seconds: \d waiting, ", result.output, re.MULTILINE)
+        assert re.search(r"^\d+ seconds: \d waiting, ", result.output, re.MULTILINE), result.output
