@@ -26,11 +26,10 @@ from tsm2_tune.tuner.device.interface import Device, LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
-from tsm2_tune.tuner.measure.vendor import syrk
 from tsm2_tune.tuner.measure.vendor.cublas import Cublas
 from tsm2_tune.tuner.measure.vendor.cublaslt import CublasLt
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
-from tsm2_tune.tuner.measure.vendor.routines import fastest_first, routines_of_cublaslt
+from tsm2_tune.tuner.measure.vendor.routines import complete, fastest_first, routines_of_cublaslt
 from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Measurement, Verdict
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
@@ -216,7 +215,7 @@ class Contest:
         cublas, cublaslt = self.libraries
         is_gram = operands.problem.is_gram
         try:
-            launch = syrk.launch(cublas, operands) if is_gram else cublas.launch(operands)
+            launch = cublas.syrk_launch(operands) if is_gram else cublas.launch(operands)
             right = self.verdict(operands, launch, half=is_gram).correct
             opponents["cublas"] = Opponent(launch, right, timed=1)
             plan = cublaslt.plan(operands)
@@ -247,7 +246,7 @@ class Contest:
         launch()
         self.device.synchronise()
         if half:
-            syrk.complete(self.device, operands.c, operands.problem.dtype_name)
+            complete(self.device, operands.c, operands.problem.dtype_name)
         return inspect(operands, EXACT)
 
     def in_turns(self, operands: Operands, launches: Mapping[str, Launch]) -> dict[Cache, dict[str, Measurement]]:

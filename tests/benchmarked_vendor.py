@@ -14,6 +14,7 @@ from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.inner import InnerFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.emulator.device import HostDevice
+from tsm2_tune.tuner.measure.vendor.cublas import Cublas
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 
@@ -49,6 +50,10 @@ class FakeCublas:
         return start
 
     gemv_launch = launch
+
+    def syrk_launch(self, operands: Operands) -> Callable[[], None]:
+        ours: Any = self
+        return Cublas.syrk_launch(ours, operands)
 
     def started(self, name: str, *arguments: Any) -> Callable[[], None]:
         uplo, operation, n, k, _, x, ldx, _, c, ldc = arguments

@@ -21,10 +21,11 @@ from tsm2_tune.tuner.measure.vendor.blas import (
     gemm_of,
     gemv_of,
     operations,
+    syrk_of,
 )  # fmt: skip
 from tsm2_tune.tuner.measure.vendor.cublaslt import Algorithm, HeuristicResult, alignment
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
-from tsm2_tune.tuner.measure.vendor.syrk import mirrored, syrk_of
+from tsm2_tune.tuner.measure.vendor.routines import mirrored
 
 
 def stored(matrix: np.ndarray[Any, Any], letter: str) -> np.ndarray[Any, Any]:

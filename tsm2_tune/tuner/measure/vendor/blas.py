@@ -56,6 +56,12 @@ ELEMENTS = {
 # Matrix-vector products.
 GEMV_CALLS = {"f32": "cublasSgemv_v2", "f64": "cublasDgemv_v2", "c64": "cublasCgemv_v2", "c128": "cublasZgemv_v2"}
 
+# Products of a matrix and its (conjugate) transpose: SYRK, and HERK for complex types.
+FILL_LOWER = 0  # CUBLAS_FILL_MODE_LOWER: the triangle of C that is written
+SYRK_CALLS = {"f32": "cublasSsyrk_v2", "f64": "cublasDsyrk_v2", "c64": "cublasCherk_v2", "c128": "cublasZherk_v2"}
+# `Problem.op` of a complex X -> HERK's operation on X in memory. If C is row-major, HERK computes its transpose.
+HERK = {"cx": CONJUGATE_TRANSPOSE, "jxt": NO_TRANSPOSE}
+
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
@@ -185,4 +191,46 @@ def gemv_of(operands: Operands) -> Gemv:
         *problem.stored["A"],
         increment_b=1 if along_b == "k" else operands.b.filling.leading_dimension,
         increment_c=1 if along_c == "m" else operands.c.filling.leading_dimension,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Syrk:
+    """The arguments of a SYRK or HERK call, which writes the lower triangle of a column-major n x n matrix."""
+
+    call: str
+    operation: int
+    n: int
+    k: int
+    x: int  # address
+    ldx: int
+    c: int
+    ldc: int
+    scalar: type[ctypes.c_float] | type[ctypes.c_double]  # of alpha and beta, which are real
+
+
+def operation_of(problem: Problem) -> int:
+    """Return the cublasOperation_t of X in X^T X or X^H X. Raise CublasError if neither SYRK nor HERK has it."""
+    if not problem.dtype.is_complex:
+        return NO_TRANSPOSE if problem.op[0] == "n" else TRANSPOSE
+    if problem.op not in HERK:
+        raise CublasError(f"cuBLAS has no product {problem.op} of complex numbers: herk conjugates the other factor")
+    return HERK[problem.op]
+
+
+def syrk_of(operands: Operands) -> Syrk:
+    """Return the arguments of SYRK or HERK for these operands. Raise CublasError if cuBLAS lacks the product."""
+    problem = operands.problem
+    if problem.dtype_name not in SYRK_CALLS or problem.is_batched:
+        raise CublasError(f"cuBLAS has no syrk of {problem.text}")
+    return Syrk(
+        SYRK_CALLS[problem.dtype_name],
+        operation_of(problem),
+        problem.n,
+        problem.k,
+        x=operands.a.address,
+        ldx=operands.a.filling.leading_dimension,
+        c=operands.c.address,
+        ldc=operands.c.filling.leading_dimension,
+        scalar=ctypes.c_double if problem.dtype.component.name == "f64" else ctypes.c_float,
     )

@@ -1,4 +1,4 @@
-"""Calls of cuBLAS through ctypes: a handle, and functions that launch GEMM and GEMV."""
+"""Calls of cuBLAS through ctypes: a handle, and functions that launch GEMM, GEMV and SYRK."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from tsm2_tune.tuner.measure.vendor.blas import ELEMENTS, GEMM_DEFAULT, gemm_of, gemv_of, scalar_of
+from tsm2_tune.tuner.measure.vendor.blas import (
+    ELEMENTS,
+    FILL_LOWER,
+    GEMM_DEFAULT,
+    gemm_of,
+    gemv_of,
+    scalar_of,
+    syrk_of,
+)
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS, check, library
 from tsm2_tune.tuner.verify.operands import Operands
 
@@ -54,6 +62,14 @@ class Cublas:
         alpha, beta = (ctypes.byref(scalar_of(element, value)) for value in (1.0, 0.0))
         matrix = (gemv.operation, gemv.rows, gemv.columns, alpha, a, operands.a.filling.leading_dimension)
         return self.started(gemv.call, *matrix, b, gemv.increment_b, beta, c, gemv.increment_c)
+
+    def syrk_launch(self, operands: Operands) -> Callable[[], None]:
+        """Return a launcher of X^T X or X^H X into C's lower triangle. Raise CublasError if cuBLAS lacks it."""
+        syrk = syrk_of(operands)
+        alpha, beta = (ctypes.byref(syrk.scalar(value)) for value in (1.0, 0.0))
+        x, c = ctypes.c_void_p(syrk.x), ctypes.c_void_p(syrk.c)
+        extents = (FILL_LOWER, syrk.operation, syrk.n, syrk.k)
+        return self.started(syrk.call, *extents, alpha, x, syrk.ldx, beta, c, syrk.ldc)
 
     def started(self, name: str, *arguments: Any) -> Callable[[], None]:
         """Return a function that calls cuBLAS's `name` with the handle, and raises CublasError if the call fails."""

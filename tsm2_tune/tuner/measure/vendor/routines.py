@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+from tsm2_tune.generator.dtypes import dtype_named
 from tsm2_tune.tuner.device.interface import Device
-from tsm2_tune.tuner.measure.vendor import syrk
-from tsm2_tune.tuner.measure.vendor.blas import GEMV_CALLS, gemm_of
+from tsm2_tune.tuner.measure.vendor.blas import GEMV_CALLS, SYRK_CALLS, gemm_of
 from tsm2_tune.tuner.measure.vendor.cublas import Cublas, routine_of
 from tsm2_tune.tuner.measure.vendor.cublaslt import MATMUL, Plan
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.results.trial import Cache, Verdict
 from tsm2_tune.tuner.verify.checks import checks_of
-from tsm2_tune.tuner.verify.operands import Operands
+from tsm2_tune.tuner.verify.operands import Operand, Operands
 from tsm2_tune.tuner.verify.verdict import inspect, prepare
 
 SHORT_SAMPLES = 3  # per routine, to rank the routines
@@ -46,8 +49,8 @@ def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
     found = [Routine(routine_of(gemm_of(operands).routine), cublas.launch(operands))]
     with suppress(CublasError):
         if problem.is_gram:
-            launch = syrk.launch(cublas, operands)
-            found.append(Routine(routine_of(syrk.CALLS[problem.dtype_name]), launch, is_half=True))
+            launch = cublas.syrk_launch(operands)
+            found.append(Routine(routine_of(SYRK_CALLS[problem.dtype_name]), launch, is_half=True))
     with suppress(CublasError):
         if problem.n == 1 and not problem.is_gram:
             launch = cublas.gemv_launch(operands)
@@ -93,7 +96,7 @@ def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: in
         routine.launch()
         device.synchronise()
         if routine.is_half:
-            syrk.complete(device, operands.c, operands.problem.dtype_name)
+            complete(device, operands.c, operands.problem.dtype_name)
         verdict = inspect(operands, check)
         if not verdict.correct:
             return verdict
@@ -111,3 +114,21 @@ def fastest_right(
         if verdicts[-1][1].correct:
             return verdicts[-1]
     return verdicts[0]
+
+
+def mirrored(lower: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Return the Hermitian matrix with this lower triangle. The upper triangle of `lower` is ignored."""
+    below = np.tril(lower, -1)
+    return np.asarray(np.tril(lower) + below.conj().T)
+
+
+def complete(device: Device, c: Operand, dtype_name: str) -> None:
+    """Copy C's lower triangle, which SYRK wrote, to its upper triangle, so that all of C can be verified."""
+    dtype = np.dtype(dtype_named(dtype_name).numpy_name)
+    whole = np.empty(c.buffer.size_bytes // dtype.itemsize, dtype)
+    device.download(c.buffer, whole)
+    leading = c.filling.leading_dimension
+    lines = whole[c.front : c.front + leading * (c.columns - 1) + c.rows]
+    stored = np.lib.stride_tricks.as_strided(lines, (c.rows, c.columns), (dtype.itemsize, leading * dtype.itemsize))
+    stored[:] = mirrored(stored)
+    device.upload(whole, c.buffer)
