@@ -177,4 +177,4 @@ class TestCommand:
             holder.join()
         assert result.exit_code == 0, result.output
         assert result.output.count(": waiting for its end") == 1
-        assert re.search(r"^\d+ seconds: \d waiting, ", result.output, re.MULTILINE), result.output
+        assert re.search(r"^\d+ seconds?: \d waiting\b", result.output, re.MULTILINE), result.output

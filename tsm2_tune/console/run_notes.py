@@ -46,7 +46,7 @@ def spent_text(searched: Mapping[str, float], pairs: Mapping[str, float]) -> str
         seconds[_PURPOSES.get(phase.partition(":")[0], "searching")] += each
     seconds["timing kernels at other shapes"] = sum(pairs.values())
     parts = ", ".join(f"{each:.0f} {purpose}" for purpose, each in seconds.items() if each >= 0.5)
-    return f"{sum(seconds.values()):.0f} seconds{f': {parts}' if parts else ''}"
+    return f"{count_text(round(sum(seconds.values())), 'second')}{f': {parts}' if parts else ''}"
 
 
 _PURPOSES = {  # phases of a run, but for those of a search
