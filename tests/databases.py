@@ -21,7 +21,7 @@ from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuni
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results.best_view import BestRow
-from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
+from tsm2_tune.tuner.results.merge.reader import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.results.storage.database import Database

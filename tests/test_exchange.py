@@ -40,7 +40,7 @@ from tsm2_tune.tuner.results.exchange.document_parser import parse_content, pars
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, record_of
 from tsm2_tune.tuner.results.fingerprint import basis
-from tsm2_tune.tuner.results.merge.problem_rows import own_columns
+from tsm2_tune.tuner.results.merge.reader import own_columns
 from tsm2_tune.tuner.results.merge.text_parser import WRONG as ERRORS
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.storage import schema

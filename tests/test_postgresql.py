@@ -26,7 +26,7 @@ from tsm2_tune.errors import StoreError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html.contents import contents
 from tsm2_tune.tuner.results import records
-from tsm2_tune.tuner.results.merge.problem_rows import Change, Writer
+from tsm2_tune.tuner.results.merge.writer import Change, Writer
 from tsm2_tune.tuner.results.storage import schema, schema_versions
 from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
 from tsm2_tune.tuner.results.store import Store

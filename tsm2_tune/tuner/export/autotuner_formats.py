@@ -10,7 +10,7 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
 from tsm2_tune.tuner.results.exchange.entry import Entry
-from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
+from tsm2_tune.tuner.results.merge.reader import Reader, places
 from tsm2_tune.tuner.results.merge.serializer import has_line
 from tsm2_tune.tuner.results.merge.union import Part, TrialKey, Tried
 from tsm2_tune.tuner.results.records import is_of_this_version

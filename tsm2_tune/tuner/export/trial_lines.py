@@ -13,7 +13,7 @@ from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
 from tsm2_tune.tuner.export.measured_times import trials_elsewhere
 from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.best_view import Among, BestRow, ties
-from tsm2_tune.tuner.results.merge.problem_rows import parts_of
+from tsm2_tune.tuner.results.merge.reader import parts_of
 from tsm2_tune.tuner.results.merge.serializer import Entry, has_line, text_of
 from tsm2_tune.tuner.results.merge.union import KERNEL, Part, TrialKey, Tried, key_of
 from tsm2_tune.tuner.results.storage import schema

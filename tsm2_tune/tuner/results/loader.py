@@ -15,7 +15,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.results import queries, records, vendor_measurements
 from tsm2_tune.tuner.results.best_view import Among, BestRow
-from tsm2_tune.tuner.results.domains import Row
+from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import DEFAULT_DATABASE, import_command, is_text, shown_name
@@ -96,7 +96,7 @@ class _Trials:
             (row["round"], records.measurement(row, self._samples[row["id"]])) for row in self._measurements[trial_id]
         )
         trial = records.trial(
-            found,
+            checked(found, schema.trial.columns),
             problem=records.stored_problem(_only(self._problems, schema.problem, found["problem_id"])),
             source=records.kernel_source(self._sources.row(found["source_digest"])),
             first=dict(rounds).get(0),

@@ -198,9 +198,8 @@ def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
     return record_of(Measurement, values, samples_us=samples_us)
 
 
-def trial(row: Row, *, problem: Problem, source: KernelSource, first: Measurement | None) -> Trial:
-    """Return the trial in a row of `trial`, with its problem, its kernel and its first measurement."""
-    values = checked(row, schema.trial.columns)
+def trial(values: Mapping[str, Any], *, problem: Problem, source: KernelSource, first: Measurement | None) -> Trial:
+    """Return the trial with checked values of a row, with its problem, its kernel and its first measurement."""
     own = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}  # else the kernel's
     launch = replace(source.launch, **own) if own else source.launch
     return record_of(

@@ -133,12 +133,11 @@ def _stored(connection: Connection, keys: Collection[Key]) -> Mapping[Key, Seque
 def _read(rows: Iterable[tuple[Row, Sequence[Row]]]) -> Iterator[VendorMeasurement]:
     for row, samples in rows:
         with records.reading(row["id"], KIND):
-            yield vendor_measurement(row, samples)
+            yield vendor_measurement(checked(row, VENDOR.columns), samples)
 
 
-def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
-    """Return the measurement in a row of `vendor_measurement`. Raise ValueError if the row or a sample is invalid."""
-    values = checked(row, VENDOR.columns)
+def vendor_measurement(values: Mapping[str, Any], samples: Sequence[Row]) -> VendorMeasurement:
+    """Return the measurement with checked values of a row. Raise ValueError if its samples contradict it."""
     return record_of(VendorMeasurement, values, measurement=records.timed(values, samples))
 
 

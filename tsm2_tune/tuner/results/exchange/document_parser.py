@@ -12,10 +12,12 @@ from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records
+from tsm2_tune.tuner.results.domains import checked
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of
 from tsm2_tune.tuner.results.merge.text_parser import WRONG, ParsedTrials, refuse_constant
 from tsm2_tune.tuner.results.merge.union import Part, Tried
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
 
 
@@ -91,7 +93,7 @@ def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
         first = records.timed({"round": 0, **tried.first.values}, samples)
     numbers = dict.fromkeys(("id", "run_id", "problem_id"), 0)
     made = records.trial(
-        {**tried.values, **numbers, "device_name": ""},
+        checked({**tried.values, **numbers, "device_name": ""}, schema.trial.columns),
         problem=problem,
         source=source,
         first=first,

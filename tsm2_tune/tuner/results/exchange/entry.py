@@ -17,7 +17,7 @@ from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import records, vendor_measurements
 from tsm2_tune.tuner.results.domains import SHA256, checked
-from tsm2_tune.tuner.results.merge.problem_rows import own_columns
+from tsm2_tune.tuner.results.merge.reader import own_columns
 from tsm2_tune.tuner.results.merge.text_parser import parse_problem
 from tsm2_tune.tuner.results.merge.union import (
     RUN,

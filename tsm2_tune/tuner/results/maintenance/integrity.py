@@ -14,7 +14,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
 from tsm2_tune.tuner.results import forget, logical_clock, queries, records
 from tsm2_tune.tuner.results.merge import files
-from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
+from tsm2_tune.tuner.results.merge.reader import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part, Round, Tried
 from tsm2_tune.tuner.results.storage import schema, schema_versions, sqlite, sqlite_schema
 from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_text, place_of, tune_first

@@ -17,8 +17,8 @@ from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.results.exchange import document_parser as exchange
 from tsm2_tune.tuner.results.merge.importer import Incoming, Show, stored
-from tsm2_tune.tuner.results.merge.problem_rows import Change, Writer, batches
 from tsm2_tune.tuner.results.merge.text_parser import ParsedTrials, parse_content
+from tsm2_tune.tuner.results.merge.writer import Change, Writer, batches
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN, TEXT_SUFFIX, Address, is_text
 from tsm2_tune.tuner.results.storage.database import Database

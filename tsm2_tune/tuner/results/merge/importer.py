@@ -16,8 +16,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.results import queries, records
 from tsm2_tune.tuner.results.domains import Row
-from tsm2_tune.tuner.results.merge.problem_rows import Change, Reader, Writer, batches, parts_of, places, problem_ids
+from tsm2_tune.tuner.results.merge.reader import Reader, parts_of, places, problem_ids
 from tsm2_tune.tuner.results.merge.union import Part, Tried, conflicts, union
+from tsm2_tune.tuner.results.merge.writer import Change, Writer, batches
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.storage.database import Database

@@ -23,7 +23,7 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.columns import nested_of
 from tsm2_tune.tuner.results.domains import Row, checked
-from tsm2_tune.tuner.results.merge.problem_rows import own_columns
+from tsm2_tune.tuner.results.merge.reader import own_columns
 from tsm2_tune.tuner.results.merge.serializer import (
     DIGITS,
     LINES,
