@@ -16,6 +16,13 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
+def completed(*arguments: str) -> Result:
+    """Run the command, which succeeds, and return its result."""
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def said(*arguments: str) -> str:
     """Return what the command prints, which succeeds without a word on standard error."""
     found = run(*arguments)
@@ -24,11 +31,15 @@ def said(*arguments: str) -> str:
 
 
 def refused(*arguments: str, path: Path | None = None) -> str:
-    """Return the one line in which the command refuses, asked of the database at the path, if one is given."""
+    """Return the one line in which the command refuses, asked of the database at the path, if one is given.
+
+    The name of the device and a note that the machine is busy may come before it.
+    """
     result = run(*arguments, *(() if path is None else ("--db", str(path))))
-    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
-    assert len(result.output) < 700
-    return result.output
+    lines = [one for one in result.output.splitlines(True) if not one.startswith(("device: ", "note: the load "))]
+    assert (result.exit_code, len(lines)) == (2, 1), result.output
+    assert len(lines[0]) < 700
+    return lines[0]
 
 
 def loaded_modules(statement: str) -> set[str]:

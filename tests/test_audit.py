@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import TUNE, refused, run
+from tests.command import TUNE, completed, refused, run
 from tests.databases import database_of
 from tests.fabricated import BASIS, GPU, configuration, final, host_run, plain_sql, trial, tuning_run
 from tsm2_tune.errors import InputError
@@ -95,8 +95,7 @@ def test_other_versions_configurations_are_left_out(store: Store, path: Path) ->
 
 
 def asked(*arguments: str) -> Any:
-    result = run("space", "--audit", *arguments, "--json")
-    assert result.exit_code == 0, result.output
+    result = completed("space", "--audit", *arguments, "--json")
     return json.loads(result.output)
 
 
@@ -117,8 +116,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(path: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_a_run_on_the_host_is_audited(path: Path) -> None:
-    tuned = run(*TUNE, "--db", str(path), "--guidelines", "none")
-    assert tuned.exit_code == 0, tuned.output
+    completed(*TUNE, "--db", str(path), "--guidelines", "none")
     found = asked("--db", str(path))
     assert (found["trials"], found["measured"]) == (1, 1)
     assert [(one["quantity"], one["worst"]) for one in found["estimates"]] == [("smem_bytes", 0)]

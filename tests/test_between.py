@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+from tests.command import run
 from tests.fabricated import host_run, imported
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tests.times_between import (
@@ -27,7 +27,6 @@ from tests.times_between import (
     shape,
     tuned,
 )
-from tsm2_tune.cli import main
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import (
     LEAST_DISTANCE,
@@ -162,7 +161,7 @@ def test_module_has_the_kernel_and_tuned_shapes_keep_winners(
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
     output = tmp_path / "kernels.py"
     command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", *option]
-    ended = CliRunner().invoke(main, [*command, "--output", str(output)])
+    ended = run(*command, "--output", str(output))
     count = f"{kernels} kernel{'s' * (kernels > 1)}"
     assert (ended.exit_code, ended.output) == (0, f"wrote {output}: {count} for 5 problems\n")
     module = imported(output.read_text(), tmp_path)

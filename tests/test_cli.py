@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import click
 import pytest
 
-from tests.command import TUNE, refused, run
+from tests.command import TUNE, completed, refused, run
 from tests.databases import database_of
 from tests.fabricated import GPU, trial, tuning_run
 from tests.printed_commands import FOLDER, replayed
@@ -276,8 +276,7 @@ def test_a_space_without_a_shape_says_which_one_it_shows() -> None:
 
 @pytest.mark.parametrize("device", [*PROFILES, "cpu"])
 def test_space_works_for_every_card_without_a_gpu(device: str) -> None:
-    result = run("space", "--device", device, "--shapes", "10240x8x10240", "--dtype", "f64", "--explain")
-    assert result.exit_code == 0
+    result = completed("space", "--device", device, "--shapes", "10240x8x10240", "--dtype", "f64", "--explain")
     lines = result.output.splitlines()
     assert "  threads [t1]: threads of a block" in result.output
     for place, line in enumerate(lines):
@@ -297,8 +296,7 @@ def test_source_prints_any_configuration_that_is_listed(family: Any) -> None:
         and unfit(family, config, product) is None
     )
     typed = ("--dtype", dtype.element_name, "--math", dtype.math)
-    result = run("source", config.text, *typed, "--op", op)
-    assert result.exit_code == 0
+    result = completed("source", config.text, *typed, "--op", op)
     assert result.output.startswith(f"// {config.kernel_text}\n// ")
     assert f"using scalar = {dtype.c_type};" in result.output
 
@@ -323,8 +321,7 @@ def test_devices_lists_the_bundled_cards() -> None:
 
 
 def asked(*arguments: str) -> Any:
-    result = run("model", "--shapes", "8x8x8", *arguments, "--json")
-    assert result.exit_code == 0, result.output
+    result = completed("model", "--shapes", "8x8x8", *arguments, "--json")
     (found,) = json.loads(result.output)
     return found
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.command import TUNE, run
+from tests.command import TUNE, completed, run
 from tests.conftest import TryKernel
 from tests.fabricated import BASIS, PROBLEM, plain_sql, trial, tuning_run
 from tests.standing_in import wait_by
@@ -49,8 +49,7 @@ def test_a_larger_limit_tries_again_what_timed_out(limit: str, path: Path, monke
             assert "; for timeouts choose smaller shapes or another device" in result.output
         ((before,),) = plain_sql(path, "SELECT total_seconds FROM trial")
         plain_sql(path, "UPDATE trial SET total_seconds = total_seconds + 50")
-    result = run(*command, "55")
-    assert result.exit_code == 0, result.output
+    result = completed(*command, "55")
     assert "(1 new trial" in result.output
     ((outcome, seconds, *limits),) = plain_sql(
         path, "SELECT outcome, total_seconds, compile_limit_seconds, run_limit_seconds FROM trial"

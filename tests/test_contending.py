@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from rich.console import Console
 
 from tests.call_log import logged
+from tests.command import completed
 from tests.fabricated import imported, measurement, plain_sql, tuning_run
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tests.times_between import (
@@ -34,7 +34,6 @@ from tests.times_between import (
     shape,
     tuned,
 )
-from tsm2_tune.cli import main
 from tsm2_tune.console.run_progress import RunProgress
 from tsm2_tune.console.trial_tables import trial_facts
 from tsm2_tune.generator.config import KernelConfig
@@ -323,8 +322,7 @@ def test_a_module_knows_right_times_of_the_vendor(store: Store, path: Path, tmp_
     assert of_vendor(warm) == {}
 
     output, at = tmp_path / "kernels.py", BETWEEN[0]
-    command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", "--output", str(output)]
-    assert CliRunner().invoke(main, command).exit_code == 0
+    completed("export", "--db", str(store.path), "--format", "module", "--no-binaries", "--output", str(output))
     found = imported(output.read_text(), tmp_path).match(at.m, at.n, at.k, "float32", DEVICE)
     assert found.vendor_us == pytest.approx(101.0, rel=0.02)
     assert not found.is_tuned

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import tsm2_tune
-from tests.command import refused, run
+from tests.command import completed, refused, run
 from tests.databases import database_of
 from tests.fabricated import (
     GPU,
@@ -189,8 +189,7 @@ def database(path: Path) -> str:
 
 def within(database: str, *options: str) -> tuple[list[dict[str, object]], str]:
     """The rows, and what was printed beside them."""
-    result = run("export", "--db", database, "--format", "json", "--output", "-", *options)
-    assert result.exit_code == 0, result.output
+    result = completed("export", "--db", database, "--format", "json", "--output", "-", *options)
     return json.loads(result.stdout)["best"], result.stderr
 
 
@@ -227,8 +226,7 @@ SMALL = "64x2x64,300x3x70,40x2x500"
 def tuned(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
     """A database of three shapes with two trials each, by this host."""
     path = tmp_path_factory.mktemp("tuned") / "results.db"
-    result = run(*ON_HOST, "--shapes", SMALL, "--no-pairs", "--db", str(path))
-    assert result.exit_code == 0, result.output
+    completed(*ON_HOST, "--shapes", SMALL, "--no-pairs", "--db", str(path))
     return path
 
 
@@ -236,8 +234,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path
 def test_missing_pairs_are_measured_here(tuned: Path, path: Path, tmp_path: Path) -> None:
     path.write_bytes(tuned.read_bytes())
     command = ("export", "--db", str(path), "--within", "900%", "--format", "module", "--output")
-    result = run(*command, str(tmp_path / "best_kernels.py"))
-    assert result.exit_code == 0, result.output
+    result = completed(*command, str(tmp_path / "best_kernels.py"))
     assert "1 kernel keeps 3 shapes within 900 %" in result.output
     assert "not served" not in result.output
     with Store.open(path, create=False) as store:

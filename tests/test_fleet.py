@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 import pytest
 
 import tsm2_tune
-from tests.command import run
+from tests.command import completed
 from tests.dask_cluster import END_SECONDS, Workers, cluster
 from tests.fabricated import plain_sql
 from tests.forked_workers import fork_child
@@ -279,8 +279,7 @@ def test_a_worker_that_comes_takes_the_place_of_the_last_one(
 
 def test_the_command_shows_all_workers_in_one_display(path: Path, workers: Workers) -> None:
     options = ("--device", "cpu", "--family", "tsm2", "--no-pairs", "--max-trials", "1", "--db", str(path))
-    result = run("--cluster", workers.address, "--shapes", "64x2x64,32x2x64", *options)
-    assert result.exit_code == 0, result.output
+    result = completed("--cluster", workers.address, "--shapes", "64x2x64,32x2x64", *options)
     told = [line for line in result.stdout.splitlines() if line.startswith("127.0.0.1:")]
     assert [len([line for line in told if said in line]) for said in (": cpu ", " new trial")] == [2, 2]
 

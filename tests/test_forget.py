@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import TUNE, refused, run
+from tests.command import TUNE, completed, refused, run
 from tests.databases import C128, C256, C512
 from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuning_run
 from tests.on_host import ON_HOST
@@ -147,8 +147,7 @@ class TestCommand:
                 assert f"({new_trials} new trial" in result.output
         plain_sql(path, "UPDATE trial SET total_seconds = 1e6")  # a spent budget is no obstacle
         assert "(0 new trials" in run(*command).output
-        result = run(*command, "--retry", "compile-failed,crashed")
-        assert result.exit_code == 0, result.output
+        result = completed(*command, "--retry", "compile-failed,crashed")
         assert "(1 new trial" in result.output
         assert plain_sql(path, "SELECT outcome, total_seconds < 1e6 FROM trial") == [("ok", 1)]
         assert "(0 new trials" in run(*command, "--retry", "failed").output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from itertools import product
 
 import pytest
 
@@ -23,22 +24,12 @@ def run(library: str, *command: str) -> None:
     succeed("tests.calls_on_gpu", library, *command, timeout=LIMIT_SECONDS)
 
 
-@pytest.mark.parametrize("check", OF_ARRAYS)
-@pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_calls_are_right(library: str, check: str) -> None:
-    run(library, check)
-
-
 @pytest.mark.parametrize("more", [(), ("--launcher",)], ids=["plain", "launcher"])
-@pytest.mark.parametrize("check", OF_TENSORS)
-def test_tensors_are_more_than_their_memory(check: str, more: tuple[str, ...]) -> None:
-    run("torch", check, *more)
-
-
-@pytest.mark.parametrize("check", OF_ARRAYS)
-@pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_calls_are_right_by_the_compiled_launcher(library: str, check: str) -> None:
-    run(library, check, "--launcher")
+@pytest.mark.parametrize(
+    ("library", "check"), [*product(("torch", "cupy"), OF_ARRAYS), *product(("torch",), OF_TENSORS)]
+)
+def test_calls_are_right(library: str, check: str, more: tuple[str, ...]) -> None:
+    run(library, check, *more)
 
 
 @pytest.mark.skipif(cuda_device_count() < 2, reason="there are no two GPUs")

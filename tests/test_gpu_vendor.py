@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import run
+from tests.command import completed, run
 from tests.fabricated import plain_sql
 from tests.fake_vendor import PRODUCTS
 from tests.on_gpu import ON_GPU
@@ -101,8 +101,7 @@ def test_what_the_vendor_took_is_given_back(gpu: CudaDevice, supports: dict[str,
 
 def test_a_final_stores_the_vendor_and_best_tells_it(path: Path) -> None:
     """One finalist: the final is for the vendor's sake, and the same command again has nothing to do."""
-    told = run(*TUNE, "--db", str(path))
-    assert told.exit_code == 0, told.output
+    told = completed(*TUNE, "--db", str(path))
     assert "x cuBLAS" in told.output
     assert "not measured" not in told.output
     rows = plain_sql(
@@ -121,8 +120,7 @@ def test_a_final_stores_the_vendor_and_best_tells_it(path: Path) -> None:
     assert best["x_cublas"] == pytest.approx(best["vendor_us"] / best["median_us"])
     assert "x cuBLAS" in run("best", "--db", str(path)).output
     for form in ("csv", "json", "markdown", "latex", "module"):
-        exported = run("export", "--format", form, "--output", "-", "--db", str(path))
-        assert exported.exit_code == 0, exported.output
+        exported = completed("export", "--format", form, "--output", "-", "--db", str(path))
         routine = best["cublas_routine" if form == "module" else "vendor_routine"]  # a module falls back to the gemm
         assert routine.replace("#", "") in exported.output.replace("\\", "").replace("#", "")
 
@@ -132,15 +130,13 @@ def test_a_final_stores_the_vendor_and_best_tells_it(path: Path) -> None:
 
 
 def test_the_vendor_is_left_out_where_that_is_asked_for(path: Path) -> None:
-    told = run(*TUNE, "--no-vendor", "--db", str(path))
-    assert told.exit_code == 0, told.output
+    told = completed(*TUNE, "--no-vendor", "--db", str(path))
     assert "cuBLAS" not in told.output
     assert plain_sql(path, "SELECT count(*) FROM vendor_measurement") == [(0,)]
 
 
 def test_missing_libraries_are_told_in_a_sentence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "vendor", lambda _: VendorLibraries((), "libcublas not found: looked everywhere"))
-    told = run(*TUNE, "--db", str(path))
-    assert told.exit_code == 0, told.output
+    told = completed(*TUNE, "--db", str(path))
     assert told.output.count("cuBLAS not measured: libcublas not found") == 1
     assert "--no-vendor" in told.output

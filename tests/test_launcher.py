@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from tests.call_log import logged
+from tests.command import completed, refused
 from tests.databases import database_of
 from tests.fabricated import handmade, imported, module_of, trial
 from tests.fake_tensors import Parameter, Tensor, exchange
@@ -29,7 +29,6 @@ from tests.modules import fresh
 from tests.random_calls import TYPES, Driver, growth, tensor
 from tests.recording_driver import attach, cubin
 from tests.threads_on_gpu import in_threads
-from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.module import launcher_binary
@@ -257,14 +256,12 @@ def test_only_a_launcher_of_the_export_for_this_python_is_loaded(
 def test_export_puts_it_into_a_module_only(tmp_path: Path) -> None:
     asked = ["export", "--db", database_of(tmp_path / "results.db", trial()), "--launcher", "--output"]
     path = tmp_path / "best_kernels.py"
-    done = CliRunner().invoke(main, [*asked, str(path), "--format", "module", "--no-binaries"])
-    assert done.exit_code == 0, done.output
+    completed(*asked, str(path), "--format", "module", "--no-binaries")
     assert {file.name for file in tmp_path.iterdir()} == {"results.db", "best_kernels.py"}
     assert imported(path.read_text(), tmp_path).launcher().__name__ == "tsm2_launcher"
     for form in ("csv", "library"):
-        done = CliRunner().invoke(main, [*asked, "-", "--format", form])
-        assert done.exit_code == 2
-        assert f"--launcher is only for a module: leave it out with --format {form}" in done.output
+        said = refused(*asked, "-", "--format", form)
+        assert f"--launcher is only for a module: leave it out with --format {form}" in said
 
 
 def test_what_builds_it_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

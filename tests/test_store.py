@@ -33,7 +33,7 @@ from tsm2_tune.tuner.results import loader
 from tsm2_tune.tuner.results.snapshot import Snapshot
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, TimeLimits, Trial, Verdict
+from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict
 
 RUN, ISM2, FAMILIES = tuning_run(), Ism2Config(1, 128, 4, 4, 2), ("tsm2", "ism2")
 TODAY = FAMILIES, BASIS
@@ -203,17 +203,6 @@ def test_show_gives_back_what_was_stored_and_every_trial_is_listed(store: Store)
     assert lines == [(1, PROBLEM.text, C128.text, "ok", 500), (2, PROBLEM.text, C256.text, "crashed", None)]
     with pytest.raises(InputError, match="no trial 99"):
         store.trial(99)
-
-
-def test_a_repeated_trial_has_the_longer_limits_and_the_sum_of_durations(path: Path) -> None:
-    late: dict[str, Any] = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "full_verdict": None}
-    with Store.open(path, create=True) as store:
-        first = trial(500.0, limits=TimeLimits(60.0, 10.0), total_seconds=5.0, **late)
-        number = store.add_trial(RUN, first)
-        again = replace(first, limits=TimeLimits(30.0, 20.0), total_seconds=2.0)
-        assert store.add_trial(RUN, again) == number
-        found = store.trial(number).trial
-    assert (found.limits, found.total_seconds) == (TimeLimits(60.0, 20.0), 7.0)
 
 
 def test_many_winners_are_those_that_are_read_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

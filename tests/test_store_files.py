@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import run
+from tests.command import refused, run
 from tests.databases import database_of, write_protect
 from tests.fabricated import BASIS, PROBLEM, configuration, downgrade, plain_sql, source_text, trial, tuning_run
 from tests.schema_file import NEWEST, SCHEMAS
@@ -67,17 +67,16 @@ def test_what_is_no_database_of_ours_is_refused(path: Path, kind: str) -> None:
     make(path)
     before = content(path)
     for command in ("best", "db migrate --keep", "db check", "db vacuum", "forget 1"):
-        found = run(*command.split(), "--db", str(path))
-        assert (found.exit_code, found.stdout, found.stderr.count("\n")) == (2, "", 1)
-        assert f"{path}" in found.stderr
-        assert sentence in found.stderr
+        found = refused(*command.split(), path=path)
+        assert f"{path}" in found
+        assert sentence in found
     if kind not in ("missing", "empty"):  # which a run fills
-        assert sentence in refused(path)
+        assert sentence in opening_refused(path)
     assert content(path) == before
     assert list(path.parent.iterdir()) == [path] * path.exists()
 
 
-def refused(path: Path) -> str:
+def opening_refused(path: Path) -> str:
     """Return why a run refuses the file."""
     with pytest.raises(StoreError) as caught, Store.open(path, create=True):
         pass
@@ -91,9 +90,9 @@ def test_a_run_fills_an_empty_file_and_makes_no_folder(path: Path, tmp_path: Pat
     path.touch()
     with Store.open(path, create=True) as store:
         assert store.best() == ()
-    assert "is a folder" in refused(tmp_path)
-    assert "cannot be opened" in refused(path / "results.db")
-    assert "cannot be opened" in refused(tmp_path / "missing" / "results.db")
+    assert "is a folder" in opening_refused(tmp_path)
+    assert "cannot be opened" in opening_refused(path / "results.db")
+    assert "cannot be opened" in opening_refused(tmp_path / "missing" / "results.db")
 
 
 READING = (
@@ -141,7 +140,7 @@ def test_read_only_file_is_read(version: int, path: Path, monkeypatch: pytest.Mo
 def test_a_locked_file(path: Path) -> None:
     with Store.open(path, create=True), closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        assert "is locked" in refused(path)
+        assert "is locked" in opening_refused(path)
         assert "is locked" in run("best", "--db", str(path)).stderr
 
 
@@ -174,7 +173,7 @@ def test_unspellable_damage_and_a_lost_folder(path: Path, tmp_path: Path, monkey
     (gone := tmp_path / "gone").mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert "the working folder" in refused(Path("results.db"))
+    assert "the working folder" in opening_refused(Path("results.db"))
 
 
 def migrating(patch: pytest.MonkeyPatch, *steps: str) -> None:
@@ -188,7 +187,7 @@ def test_an_older_schema_is_migrated_or_left_as_it_is(path: Path, monkeypatch: p
     before = schema_versions.version()
     with monkeypatch.context() as patch:
         migrating(patch, "ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE nothing SET x = 1")
-        assert "refused by SQLite" in refused(path)
+        assert "refused by SQLite" in opening_refused(path)
     assert plain_sql(path, "PRAGMA user_version") == [(before,)]
     migrating(monkeypatch, "UPDATE trial SET detail = 'migrated'", "UPDATE trial SET detail = detail || ', twice'")
     with Store.open(path, create=False) as store:
@@ -256,5 +255,4 @@ def test_text_of_an_older_database_is_divided_unless_it_is_damaged(two: Path) ->
     downgrade(two)
     plain_sql(two, "UPDATE source SET text = x'ff' WHERE digest = ?", render(PROBLEM, C256).digest)
     assert shown(two, 1) == before == source_text(two, render(PROBLEM, C128).digest)
-    found = run("source", "2", "--db", str(two))
-    assert (found.exit_code, found.stdout, found.stderr.count("\n")) == (2, "", 1)
+    refused("source", "2", path=two)

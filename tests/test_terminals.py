@@ -18,7 +18,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.command import run
+from tests.command import completed
 from tests.fabricated import GPU, configuration, host_run, trial, tuning_run
 from tests.processes import python
 from tsm2_tune.__main__ import main as command
@@ -68,8 +68,7 @@ def tables_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[tuple[An
         monkeypatch.setattr(
             module, "print_table", lambda _, *table, **named: found.append((table[0], list(table[1])))
         )
-    result = run(*arguments)
-    assert result.exit_code == 0, result.output
+    completed(*arguments)
     return found
 
 
@@ -210,8 +209,7 @@ def test_a_path_that_is_no_text_is_named(database: Path) -> None:
 def test_nothing_is_obeyed(database: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, terminal: bool) -> None:
     for name, value in {"FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm"}.items():
         (monkeypatch.setenv if terminal else lambda name, _: monkeypatch.delenv(name, raising=False))(name, value)
-    result = run(*arguments.split(), "--db", str(database))
-    assert result.exit_code == 0
+    result = completed(*arguments.split(), "--db", str(database))
     shown = re.sub(r"\x1b\[[0-9;]*m", "", result.output) if terminal else result.output  # Rich's own styles
     assert DEVICE in shown or "31m" in shown or "GPU\\u2122" in shown
     assert {c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")} <= {"\n"}
@@ -246,8 +244,7 @@ def test_a_size_that_is_none_counts_for_nothing(monkeypatch: pytest.MonkeyPatch)
     for size in ("²", "9" * 5000, "wide"):
         for name in ("COLUMNS", "LINES"):
             monkeypatch.setenv(name, size)
-        result = run("devices")
-        assert result.exit_code == 0, result.output
+        completed("devices")
 
 
 def test_waiting_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

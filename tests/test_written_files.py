@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import run
+from tests.command import refused
 from tests.processes import python
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.written_files import refuse_unwritable, write, write_all, written
@@ -34,9 +34,8 @@ def test_a_working_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pyt
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    said = run("export", "--db", str(database), "--format", "csv", "--output", "out.csv")
-    assert said.exit_code == 2
-    assert "cannot write out.csv: its folder does not exist" in said.stderr
+    said = refused("export", "--format", "csv", "--output", "out.csv", path=database)
+    assert "cannot write out.csv: its folder does not exist" in said
     monkeypatch.undo()
 
 
