@@ -44,6 +44,8 @@ if _is_unlisted:
 LAUNCHER_SOURCES = resources.files("tsm2_tune.tuner.export") / "launcher"
 LINE_CHARACTERS = 116  # per line of embedded data
 PRESET = 3  # compression level of xz: 6 takes four times as long and saves 10 %
+# Bytes of xz's dictionary. It holds the data, if these are not more: a larger one takes longer and saves nothing.
+LEAST_DICTIONARY, MOST_DICTIONARY = 1 << 12, 1 << 20
 TEXTS_PER_BLOCK = 32  # texts are alike: together they take a tenth of the bytes
 
 
@@ -158,7 +160,8 @@ def packed(data: bytes) -> list[str]:
 
     Python compiles one long literal faster than many short ones, and decodes base 64 much faster than base 85.
     """
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": PRESET, "dict_size": 1 << 20}]
+    dictionary_bytes = min(max(1 << (len(data) - 1).bit_length(), LEAST_DICTIONARY), MOST_DICTIONARY)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": PRESET, "dict_size": dictionary_bytes}]
     compressed = lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_NONE, filters=filters)  # the digest is the check
     text = base64.b64encode(compressed).decode()
     return ['"""', *(text[at : at + LINE_CHARACTERS] for at in range(0, len(text), LINE_CHARACTERS)), '"""']
