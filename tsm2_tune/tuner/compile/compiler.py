@@ -21,7 +21,6 @@ from tsm2_tune.tuner.compile.failure_cause import (
     BELIEVED,
     KILLED,
     PASSING,
-    REMOVALS,
     REMOVED,
     Interrupted,
     interruption,
@@ -144,8 +143,7 @@ def compile_text(
     `kernel` is the name of the entry point, or "" for a text with several entry points. `defines` are macros. A
     failed compilation is repeated, since the machine may have caused the failure. The repetition does not use the
     folders `toolchain.includes`, since their headers may have caused the failure. A failure that occurs twice is
-    returned, a removed working folder after REMOVALS times. Nothing is repeated after `is_over` returns True; by
-    default, after a call of `kill_running`.
+    returned. Nothing is repeated after `is_over` returns True; by default, after a call of `kill_running`.
     """
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
@@ -155,16 +153,12 @@ def compile_text(
     kills_before = kills()
     is_over = is_over or (lambda: kills() != kills_before)
     seen: Counter[Outcome] = Counter()
-    removals = 0
     of_headers: str | None = None  # messages of the failed compilation with toolchain.includes
     includes = toolchain.includes if kernel else ()
     while True:
         answer = _compiled(key, text, kernel, defines, toolchain, includes, limit_seconds)
         if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or is_over():
             return answer
-        if answer.detail == REMOVED and removals < REMOVALS:
-            removals += 1
-            continue
         if of_headers not in (None, answer.detail):  # those headers caused the first failure
             seen.clear()
         of_headers, includes = answer.detail if includes else None, ()

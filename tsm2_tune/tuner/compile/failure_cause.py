@@ -13,9 +13,7 @@ from tsm2_tune.tuner.compile.command_limits import Ended, Ending
 from tsm2_tune.tuner.results.storage.mounts import free_bytes_of
 
 BELIEVED = 2  # number of equal failures after which a compilation has failed
-REMOVALS = 20  # removed working folders after which a compilation has failed
 REMOVED = "its working folder was removed"
-FIND_REMOVER = "find out what removes it, then run this again"
 KILLED = "find out what kills it, then run this again"  # the remedy if a compiler was killed
 LEAST_FREE_BYTES = 16 * 2**20  # enough for a compiler's files
 LEAST_FREE_FILES = 32

@@ -12,7 +12,7 @@ from tsm2_tune.generator.dtypes import dtype_named
 from tsm2_tune.generator.render import support_source
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text, kill_running, remove_leftovers
-from tsm2_tune.tuner.compile.failure_cause import FIND_REMOVER, KILLED, REMOVED
+from tsm2_tune.tuner.compile.failure_cause import KILLED
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.runs.signals import held
 
@@ -70,7 +70,6 @@ class Compilers:
         support = compiling.result()
         if isinstance(support, CompileFailure):
             remedy = REMEDIES.get(support.outcome, "fix it or name another compiler")
-            remedy = FIND_REMOVER if support.detail == REMOVED else remedy
             raise ToolMissing(
                 f"{self._toolchain.compiler} does not compile the tuner's own kernels: {support.detail}; {remedy}"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -15,9 +14,8 @@ from tsm2_tune.tuner.compile.command_limits import Ended, Ending, workplace
 from tsm2_tune.tuner.compile.environment import compiler_environment, program_path
 from tsm2_tune.tuner.compile.failure_cause import (
     BELIEVED,
-    FIND_REMOVER,
     KILLED,
-    REMOVALS,
+    PASSING,
     REMOVED,
     Interrupted,
     interruption,
@@ -98,8 +96,7 @@ def shared_object(
     output in messages. A build that the machine made fail is repeated. Raise ToolMissing if the compiler fails,
     Interrupted if it is killed each time, InputError if no working folder can be created.
     """
-    failures, removals = 0, 0
-    while True:
+    for is_last in (*[False] * (BELIEVED - 1), True):
         killed_before, parent = out_of_memory_kills(), cache.working_parent()
         try:
             with workplace(parent) as work:
@@ -111,23 +108,24 @@ def shared_object(
                 ended = work.run(line, limit_seconds=limit_seconds, environment=environment)
                 if ended.is_well and output.is_file():
                     return output.read_bytes()
-                if not all((work.folder / file).is_file() for file in files):
-                    raise FileNotFoundError(errno.ENOENT, REMOVED)
+                was_removed = not all((work.folder / file).is_file() for file in files)
                 refuse_full_disk(parent)
         except OSError as error:
-            if error.errno == errno.ENOENT and removals < REMOVALS:
-                removals += 1
+            if error.errno in PASSING and not is_last:
                 continue
-            remedy = FIND_REMOVER if error.errno == errno.ENOENT else "make it writable, with space left"
-            raise InputError(f"cannot build the {what} in {parent} ({error.strerror}): {remedy}") from error
+            raise InputError(
+                f"cannot build the {what} in {parent} ({error.strerror}): make it writable, with space left"
+            ) from error
         why = None if ended.is_well else interruption(ended, killed_before=killed_before)
-        failures += 1
-        if why is None or ended.how is Ending.CALLED_OFF or failures == BELIEVED:
+        if not was_removed and (why is None or ended.how is Ending.CALLED_OFF):
             break
     if why is not None and is_killed(why):
         raise Interrupted(f"{line[0]} does not build the {what}: {why}; {KILLED}")
     said = ended.messages.replace(str(work.folder), "").strip()[-2000:] or _silent(ended)
-    said = "it exited with status 0, but wrote no output" if ended.is_well else said
+    if was_removed:
+        said = REMOVED
+    elif ended.is_well:
+        said = "it exited with status 0, but wrote no output"
     raise ToolMissing(f"{line[0]} does not build the {what}: {said}")
 
 
