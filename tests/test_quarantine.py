@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ WITHOUT = {"verdict": None, "measurement": None, "limits": LIMITS}
 
 
 def searched(
-    store: Store, problems: Sequence[Problem], times: Times, **options: Any
+    store: Store, problems: Sequence[Problem], times: Times, faulting: Collection[str] = (), **options: Any
 ) -> tuple[list[tuple[str, Problem]], list[ProblemEnded]]:
     """Search these for BAD and GOOD; what was tried, and how each problem ended."""
     spaces = [
@@ -54,6 +54,7 @@ def searched(
         for one in problems
     ]
     device = Simulated(store, times, **options)
+    device.refuted = dict.fromkeys(faulting, Outcome.CRASHED)
     events = list(tune_problems(spaces, device, store, make_strategy=exhaustive, families=("tsm2",)))
     return device.tried, [one for one in events if isinstance(one, ProblemEnded)]
 
@@ -117,6 +118,15 @@ def test_how_a_trial_ends_decides(store: Store, outcome: Outcome, hung: bool) ->
     device.refuted[BAD.text] = outcome
     judged(device, store, FIRST, BAD, store.add_trial(RUN, stored_trial(BAD, FIRST, 50.0)), "in full")
     assert bool(entries(store.database)) is (outcome is Outcome.CRASHED)
+
+
+def test_a_winner_that_faults_in_the_full_verification_is_left_out(store: Store) -> None:
+    times = BOTH | {(BAD.text, FIRST): 50.0}
+    _, (ended,) = searched(store, (FIRST,), times, faulting=[BAD.text])
+    assert ended.winner is not None
+    assert ended.winner.config == GOOD.text
+    tried, _ = searched(store, (SECOND,), BOTH)
+    assert tried == [(GOOD.text, SECOND)]
 
 
 SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
