@@ -1,8 +1,8 @@
-! Products of tall and skinny matrices on a GPU, by the kernels that tsm2-tune found fastest: the C library that lies beside
-! this file, for Fortran. The header beside it says what each function does.
+! Fortran interface of the C library beside this file: products of tall and skinny matrices on a GPU, by the fastest
+! kernels that tsm2-tune found. The C header describes each function.
 !
-! Matrices are in device memory, and are passed as their addresses. Extents are of kind c_int64_t; alpha and beta are in host
-! memory, of c_float for bf16 and f16.
+! Matrices are in device memory, and are passed as addresses. Extents have the kind c_int64_t. alpha and beta are in host
+! memory; for bf16 and f16 they have the kind c_float.
 
 module tsm2
     use, intrinsic :: iso_c_binding
@@ -79,7 +79,7 @@ module tsm2
             type(c_ptr), value :: handle
         end function
 
-        ! `text` is an array of characters of so many bytes; a null character ends what is written.
+        ! `text` has `bytes` characters. A null character ends the written text.
         integer(c_int) function tsm2_choice(handle, element_type, transa, transb, m, n, k, A, lda, B, ldb, ldc, &
                                             text, bytes) bind(c)
             import :: c_char, c_int, c_int64_t, c_ptr, c_size_t
@@ -90,7 +90,7 @@ module tsm2
             integer(c_size_t), value :: bytes
         end function
 
-        ! `is_slower` is 0 where the library is expected to be faster than cuBLAS.
+        ! `is_slower` is 0 if the library is expected to be faster than cuBLAS.
         integer(c_int) function tsm2_compare(handle, element_type, transa, transb, m, n, k, A, lda, B, ldb, ldc, &
                                              us, cublas_us, is_slower) bind(c)
             import :: c_double, c_int, c_int64_t, c_ptr
@@ -314,7 +314,7 @@ module tsm2
 
 contains
 
-    ! What a status means, in words.
+    ! Return the meaning of a status.
     function tsm2_status_text(status) result(text)
         integer(c_int), intent(in) :: status
         character(len=:), allocatable :: text
@@ -327,8 +327,8 @@ contains
         text = c_text(status_text(status))
     end function
 
-    ! What was wrong in the last call with this handle; empty where nothing was. Of c_null_ptr: why this thread's last
-    ! call of tsm2_create or tsm2_create_beside made no handle.
+    ! Return the error of the last call with this handle, or an empty text. For c_null_ptr, return why this thread's last
+    ! call of tsm2_create or tsm2_create_beside failed.
     function tsm2_last_error(handle) result(text)
         type(c_ptr), intent(in) :: handle
         character(len=:), allocatable :: text
@@ -341,7 +341,7 @@ contains
         text = c_text(last_error(handle))
     end function
 
-    ! Where the kernels were tuned.
+    ! Return where the kernels were tuned: program version, devices, drivers, toolkits and days, in lines.
     function tsm2_about() result(text)
         character(len=:), allocatable :: text
         interface
