@@ -1,4 +1,4 @@
-/* The same product in other words: of a matrix and its own transpose, transposed, or a batch as one product. */
+/* Equivalent products: the transposed product, and a batch as one product. Whether B is the transpose of A. */
 
 #include "core.h"
 
@@ -26,8 +26,8 @@ int core_is_gram(const struct core_product *product)
            a[CORE_COLUMN_MAJOR] == b[CORE_ROW_MAJOR] && a[CORE_ROW_MAJOR] == b[CORE_COLUMN_MAJOR];
 }
 
-/* Return the leading dimension of a matrix that has the rows of all products' matrices, one product's after another's,
-   in this order; 0 if the rows do not follow one another so, or the matrix does not have the order. */
+/* Return the leading dimension, in this storage order, of one matrix that stacks matrix x of all products: the rows of
+   the first product, then of the second, and so on. Return 0 if memory does not hold them so. */
 static int64_t merged_ld(const struct core_product *product, int x, int order)
 {
     const int64_t ld = product->ld[x][order], stride = product->strides[x], m = product->m;

@@ -40,8 +40,8 @@ int is_predicted(const struct core_pack *pack, int index)
 struct tiles {
     double m, n;    /* extents of a tile */
     double down, across, along_k; /* numbers of tiles of C in m and n, and of steps along k */
-    double steps;   /* of all tiles of a product; of a batch if the kernel is CORE_SHARED */
-    double products; /* that have tiles like these, each in blocks of its own: 1 if the kernel is not CORE_ONE_EACH */
+    double steps;   /* along k, of all tiles of a product; of a batch if the kernel is CORE_SHARED */
+    double products; /* products with blocks of their own: the batch if the kernel is CORE_ONE_EACH, else 1 */
 };
 
 static struct tiles tiles_of(const struct core_kernel *kernel, const struct work *work)
@@ -152,7 +152,7 @@ static double matrices_of(const struct core_product *product, int x)
     return product->strides[x] == 0 ? 1.0 : (double)product->batch_count;
 }
 
-/* `b_is_a`: B is not read, since A is. */
+/* `b_is_a`: B is A, so only A is read. */
 static struct work work_of_lines(const struct core_pack *pack, int index, const struct core_product *product,
                                  int b_is_a, int lacks_vectors)
 {
@@ -319,9 +319,9 @@ static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles
     const double at_once = smaller(launch->blocks, multiprocessors * kernel->resident);
     const double splits = kernel->is_persistent ? 1.0 : launch->splits;
     const double tiles_per_block = tiles->down * tiles->across * splits * tiles->products / at_once;
-    const int is_one = kernel->is_pipelined || kernel->batched == CORE_SHARED;
+    const int counts_one_tile = kernel->is_pipelined || kernel->batched == CORE_SHARED;
     const double passes = ceil(work->k / extent_or_unbounded(kernel->k_per_pass));
-    return (is_one ? 1.0 : ceil(tiles_per_block)) * passes;
+    return (counts_one_tile ? 1.0 : ceil(tiles_per_block)) * passes;
 }
 
 /* Return the blocks of a batch that one slot of a multiprocessor runs one after the other. */

@@ -26,7 +26,6 @@ NEARLY_ALL = 0.9  # a grid with this fraction of the desired blocks is large eno
 MULTIPROCESSORS = (80, 108, 132, 148)  # multiprocessors of V100, A100, H100 and H200, B200
 WIDE_SPLITS = (16, 20, 40, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3, 4)))
 
-
 # Products of a batch fill the device together, so few splits are enough.
 FEW_SPLITS_OF_BATCHES = (1, 2, 4, 8)
 SPLITS_OF_GRIDS = (*FEW_SPLITS_OF_BATCHES, *WIDE_SPLITS)
@@ -40,7 +39,7 @@ def wide_splits(limits: DeviceLimits, blocks: int) -> int:
     return max((splits for splits in WIDE_SPLITS if splits <= limits.sms * blocks), default=WIDE_SPLITS[0])
 
 
-FEW_SPLITS = 3  # how many values of `splits` a search tries first
+FIRST_SPLITS = 3  # how many values of `splits` a search tries first
 IDLE_BLOCKS = 0.3  # largest fraction of split-k slices that may contain no k tile
 
 MOST_ADDERS = 16  # most thread groups among which a block divides the addition of partial sums
@@ -77,25 +76,22 @@ def flat_splits(tile_elements: int) -> int:
 SMALL_K = 2**18  # for k up to this, the launch and the addition of partial sums take longer than reading A and B
 
 
-def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLimits) -> list[int]:
+def splits_of_few_k_tiles(k: int, *, block_k: int, stages: int, limits: DeviceLimits) -> list[int]:
     """Return the numbers of splits to try first for a small k, best first.
 
     A slice should have as few k tiles as possible, but enough to fill the pipeline's stages. If several numbers of
     splits are equally good by this measure, the smallest is best. Each multiprocessor gets at most one block, since
     adding up the sums of a second block costs more time than the block saves.
     """
-    chunks = -(-k // block_k)
+    k_tiles = -(-k // block_k)
     options = [splits for splits in WIDE_SPLITS if splits <= limits.sms]
-    worth = [splits for splits in options if mostly_busy(splits, chunks)] or [WIDE_SPLITS[0]]
-    return sorted(worth, key=lambda splits: (max(-(-chunks // splits), stages), splits))[:FEW_SPLITS]
+    worth = [splits for splits in options if mostly_busy(splits, k_tiles)] or [WIDE_SPLITS[0]]
+    return sorted(worth, key=lambda splits: (max(-(-k_tiles // splits), stages), splits))[:FIRST_SPLITS]
 
 
-def mostly_busy(splits: int, chunks: int) -> bool:
-    """Return whether enough of the splits have work if k has `chunks` tiles.
-
-    The share of splits without work may be at most IDLE_BLOCKS.
-    """
-    return splits * (1 - IDLE_BLOCKS) <= chunks
+def mostly_busy(splits: int, k_tiles: int) -> bool:
+    """Return whether at most a fraction IDLE_BLOCKS of the splits has no work, if there are `k_tiles` k tiles."""
+    return splits * (1 - IDLE_BLOCKS) <= k_tiles
 
 
 C = TypeVar("C", bound=KernelConfig)
@@ -126,9 +122,9 @@ def splits_to_prefer(
 ) -> list[int]:
     """Return the numbers of splits with the least modelled time, best first.
 
-    The modelled time is shorter if all multiprocessors have equally many blocks and enough bytes in flight. More
-    splits make it longer if more waves of blocks have to start, and since more partial sums are written and read
-    again. `tiles` is the number of tiles of C. A slice is a multiple of `prefetch` k elements.
+    The modelled time is shorter if all multiprocessors have equally many blocks and enough bytes in flight. It is
+    longer with more waves of blocks, and with more partial sums, which are written and read again. `tiles` is the
+    number of tiles of C. A slice is a multiple of `prefetch` k elements.
     """
     occupied = occupancy(
         limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
@@ -143,11 +139,11 @@ def splits_to_prefer(
         blocks = tiles * splits / limits.sms  # per multiprocessor
         waves = -(-blocks // resident)
         slots = -(-blocks // 1) if waves == 1 else waves * resident
-        on_their_way = min(blocks, resident) * resources.threads * resources.bytes_in_flight
-        share = -(-problem.k // (splits * prefetch)) * prefetch
+        in_flight = min(blocks, resident) * resources.threads * resources.bytes_in_flight
+        slice_length = -(-problem.k // (splits * prefetch)) * prefetch
         sums = 2 * splits * problem.n / problem.k if splits > 1 else 0
-        busy = (1 + uneven * (slots / blocks - 1)) * share * splits / problem.k
-        return busy * max(ENOUGH_BYTES / on_their_way, 1) * (1 + sums) + waves * FIRST_LOADS_US / least_us
+        busy = (1 + uneven * (slots / blocks - 1)) * slice_length * splits / problem.k
+        return busy * max(ENOUGH_BYTES / in_flight, 1) * (1 + sums) + waves * FIRST_LOADS_US / least_us
 
     return sorted((splits for splits in options if splits <= most), key=time)[:PREFERRED_SPLITS]
 
@@ -173,10 +169,9 @@ def _tiles_of_splits(candidate: Candidate) -> int:
 def _one_wave(candidate: Candidate) -> bool:
     """Return whether all blocks of the grid are resident on the device at once.
 
-    The blocks of a batch need not be if each product has at least as many tiles of C as blocks: then blocks add up
-    partial sums of few tiles.
-    `min_blocks`, the tunable for __launch_bounds__, is trusted even if the estimated registers allow fewer blocks per
-    multiprocessor.
+    Return True also for a batch if each product has at least as many tiles of C as blocks, since then few tiles are
+    split. `min_blocks`, the tunable for __launch_bounds__, is trusted even if the estimated registers allow fewer
+    blocks per multiprocessor.
     """
     splits, batch = tunable(candidate, "splits"), candidate.problem.batch
     if batch > 1 and _tiles_of_splits(candidate) >= splits:
@@ -192,7 +187,7 @@ def _one_wave(candidate: Candidate) -> bool:
 
 
 def _enough_splits(candidate: Candidate) -> bool:
-    """Return whether there are many splits, or a batch, whose products fill the device with few."""
+    """Return whether there are many splits. A batch may have few, since its products fill the device together."""
     return candidate.problem.is_batched or tunable(candidate, "splits") not in FEW_SPLITS_OF_BATCHES
 
 
@@ -226,8 +221,8 @@ def _chunks_for_all(candidate: Candidate) -> bool:
     """Return whether most pipelines of the grid have a k tile. A block may have several pipelines."""
     problem, launch, splits = candidate.problem, candidate.launch, tunable(candidate, "splits")
     rings = launch.threads // int(getattr(candidate.config, "ring_threads", launch.threads))
-    chunks = _tiles_of_splits(candidate) * -(-problem.k // candidate.block_plan.tile.k)
-    return splits == WIDE_SPLITS[0] or mostly_busy(splits * rings, chunks)
+    k_tiles = _tiles_of_splits(candidate) * -(-problem.k // candidate.block_plan.tile.k)
+    return splits == WIDE_SPLITS[0] or mostly_busy(splits * rings, k_tiles)
 
 
 CHUNKS_FOR_ALL = Rule(

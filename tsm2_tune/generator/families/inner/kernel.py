@@ -22,7 +22,7 @@ from tsm2_tune.generator.split_k import (
     MOST_ADDERS,
     SMALL_K,
     flat_splits,
-    splits_of_few_chunks,
+    splits_of_few_k_tiles,
     wide_splits,
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN
@@ -173,4 +173,4 @@ def proposed_splits(problem: Problem, limits: DeviceLimits, *, block_k: int, blo
     """Return the numbers of splits to propose: `blocks` per multiprocessor, or fewer for a small k."""
     if problem.k > SMALL_K:
         return [wide_splits(limits, blocks)]
-    return splits_of_few_chunks(problem.k, block_k=block_k, stages=1, limits=limits)[:2]
+    return splits_of_few_k_tiles(problem.k, block_k=block_k, stages=1, limits=limits)[:2]

@@ -153,14 +153,14 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         If k does not fit in shared memory, the block computes C in several passes and reads C in each.
         """
         places, strips = _tiles(config, problem)
-        on_their_way = places * strips * strip(config) * problem.k * problem.dtype.element_bytes
+        in_flight = places * strips * strip(config) * problem.k * problem.dtype.element_bytes
         sums = config.rows * config.columns * problem.dtype.sum.registers
         factors = config.rows * VECTOR_BYTES // 4 + config.columns * problem.dtype.registers
         resources = Resources(
             threads=config.threads,
             registers=min(sums + factors + COPY_REGISTERS + OVERHEAD_REGISTERS, MOST_REGISTERS),
             smem_bytes=config.smem_kb * 1024,
-            bytes_in_flight=on_their_way // config.threads,
+            bytes_in_flight=in_flight // config.threads,
             reuse=config.columns,
         )
         even = 2 * vector_elements(problem)  # `pitch` pads rows of a multiple of this length

@@ -9,8 +9,6 @@ The bytes of shared memory are a tunable. From them and from m, n and k the kern
 has. So one kernel computes every shape of which a product fits. For the extents for which it was tuned it has code of
 its own, whose loops, offsets and vectors the compiler knows. One configuration takes 104 us for 500,000 products of
 8 x 8 x 8 (f32) on an H200 with code for them, and 146 us without (benchmarks/results/h200-small-extents.json).
-
-`groups` has the tunables and computes the size of a group. `kernel` has the search space and its rules.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class SmallConfig(KernelConfig):
     padding: Annotated[
         int,
         Tunable(
-            "1: lines of A and B, and A and B, that are an even number of vectors are padded by a vector in shared "
-            "memory; 0: no padding",
+            "1: in shared memory a vector of padding follows each line and matrix of A and B that is an even number "
+            "of vectors; 0: no padding",
             is_constant=False,
         ),
     ]
@@ -50,7 +50,7 @@ class SmallConfig(KernelConfig):
 
 
 def line_lengths(problem: Problem) -> tuple[int, ...]:
-    """Return the elements of a line of A, B and C."""
+    """Return the number of elements of a line of A, of B and of C."""
     return tuple(getattr(problem, along) for along in problem.contiguous)
 
 
@@ -70,7 +70,7 @@ def product_bytes(config: SmallConfig, problem: Problem) -> int:
 
 
 def products_of_group(config: SmallConfig, problem: Problem) -> int:
-    """Return the most products of a group: as many as shared memory holds, rounded to whole vectors if possible."""
+    """Return the largest group that shared memory holds, in products, rounded to whole vectors if possible."""
     rounding_bytes = VECTOR_BYTES * (2 * config.stages + 1)
     most = max(config.kilobytes * 1024 - rounding_bytes, 0) // product_bytes(config, problem)
     width = vector_elements(problem)
@@ -92,5 +92,5 @@ def tile_counts(tile: tuple[int, int], problem: Problem) -> tuple[int, int]:
 
 
 def tiles_of_group(config: SmallConfig, problem: Problem) -> int:
-    """Return the tiles of a group of products."""
+    """Return the number of tiles of a group of products."""
     return products_of_group(config, problem) * math.prod(tile_counts((config.rows, config.columns), problem))

@@ -101,7 +101,7 @@ def _groups_begin_at_vectors(config: SmallConfig, problem: Problem) -> bool:
     return are_whole or products_of_group(largest, problem) < width
 
 
-def _busy_threads(config: SmallConfig, problem: Problem) -> bool:
+def _has_tiles_for_threads(config: SmallConfig, problem: Problem) -> bool:
     return config.threads == THREADS[0] or 2 * tiles_of_group(config, problem) > config.threads
 
 
@@ -120,7 +120,7 @@ def _should_pad(problem: Problem) -> bool:
 
 
 def _grids(candidate: Candidate) -> tuple[int, ...]:
-    """Return the grids for `min_blocks`: as many blocks as are resident, or several waves of them."""
+    """Return the options of `blocks` for a `min_blocks`: one wave of resident blocks, or several."""
     limits = candidate.limits
     if limits.sms not in MULTIPROCESSORS:
         return (FEW_BLOCKS,)
@@ -205,7 +205,7 @@ class Small(Family[SmallConfig]):
             "threads-have-tiles",
             "shape",
             "a group of products should have tiles for most threads of a block",
-            _busy_threads,
+            _has_tiles_for_threads,
             of=OF_GROUP,
         ),
         Rule(

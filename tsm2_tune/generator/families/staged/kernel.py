@@ -118,12 +118,12 @@ class StagedKernel(Family[C]):
         return max(rings, teams * self.sums_of_team(config))
 
     def block_plan(self, config: C, problem: Problem) -> BlockPlan:
-        on_their_way = config.block_m * config.block_k * (config.stages - 1) // config.ring_threads
+        in_flight = config.block_m * config.block_k * (config.stages - 1) // config.ring_threads
         resources = Resources(
             threads=config.threads,
             registers=self.registers(config) * problem.dtype.registers + OVERHEAD_REGISTERS,
             smem_bytes=self.smem_elements(config, problem) * problem.dtype.element_bytes,
-            bytes_in_flight=on_their_way * problem.dtype.element_bytes,
+            bytes_in_flight=in_flight * problem.dtype.element_bytes,
             reuse=config.block_n,
         )
         return BlockPlan(resources, Periods(config.block_m, config.block_n, config.block_k))
