@@ -79,7 +79,7 @@ def pack(
 
     - `output`: the file of trials, such as "a100.jsonl". `import_trials` reads it, and `export` reads its database.
     - `device`: a CUDA ordinal, or several GPUs of one model, as for `tune`.
-    - `hours`: the time after which no further batch of six problems is begun.
+    - `hours`: the time after which no further problems are begun. Six are tuned together.
     - `dtype`, `only`: element types, and kinds of products: "R", "L", "T", "gram", "vector", "wide", and the batches
       "small", "stackR" and "stackT".
       Gram matrices have only the types of BLAS: f32, f64, c64 and c128.

@@ -35,7 +35,7 @@ NOT_WITH_CHECK = ("hours", "database", "output")
     type=click.FloatRange(0, MOST_HOURS, min_open=True),
     default=1.0,
     show_default=True,
-    help="Time after which no further batch of six problems is begun.",
+    help="Time after which no further problems are begun. Six are tuned together.",
 )
 @option("--dtype", "dtypes", default=",".join(DTYPES), show_default=True, metavar="TYPE,...", help="Element types.")
 @option(
@@ -89,8 +89,8 @@ def pack(
     With --check the command stores nothing. For two minutes it verifies the kernels that a module exported from the
     pack would choose on this GPU, and times them interleaved with cuBLAS: at tuned shapes, and near to and far from
     the shapes at which the kernel was measured. The last column says whether to trust the pack's kernels of this kind
-    and type on this GPU. no: a kernel failed, or the mean is below 1. partly: else, if a product is slower than
-    cuBLAS by over 3 %. yes: else. The exit status is 1 if a kernel failed.
+    and type on this GPU. no: a kernel failed, or the mean is below 1. Otherwise, partly: a product is slower than
+    cuBLAS by over 3 %; yes: none is. The exit status is 1 if a kernel failed.
     """
     if checked is not None:
         _check(ctx, checked, spec, dtypes, kinds, wait)
