@@ -6,7 +6,7 @@
 #include "epilogue.cuh"
 
 // The position of an element or vector: its index in its line (`at`), the line in its matrix, and the matrix in its
-// group. A step between positions is a Position, too; to add it needs no division.
+// group. `advance` adds a step, which is a Position, too, without a division.
 struct Position {
     int at, line, matrix;
     __device__ __forceinline__ Position(int number, int per_line, int lines)
@@ -51,8 +51,8 @@ __device__ __forceinline__ void store_from_shared(T *C, const Sum *from, Sum alp
 // - wide: its runs are whole aligned vectors, which are copied. A run is contiguous in both memories: a matrix if that
 //   is contiguous, otherwise a line;
 // - otherwise elements are copied.
-// If `has_padding`, a vector of padding follows each line, and then each matrix, that is an even number of vectors in
-// shared memory. So threads that read the same vector of successive lines or matrices read different banks.
+// If `has_padding`, in shared memory a vector of padding follows each line that is an even number of vectors, and each
+// matrix that is one with its padded lines. So threads that read the same vector of successive lines or matrices read different banks.
 template <class T, class Index, int block_threads, int vector_width, bool has_padding> class MatrixBatch {
     Index ld;
     long long stride;

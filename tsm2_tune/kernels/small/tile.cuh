@@ -9,7 +9,8 @@ template <bool of_a, bool of_b, bool of_c> struct TileOrders {
     static constexpr bool a_along_k = of_a, b_along_n = of_b, c_along_n = of_c;
 };
 
-// Return the largest power of 2 that divides `extent` and `count` and is at most `most`; 1 if `extent` is 0.
+// Return the largest power of 2, at most `most`, that divides `extent` and the `count` elements of a tile; 1 if
+// `extent` is 0.
 constexpr int elements_of_vector(int extent, int count, int most)
 {
     int elements = most;
@@ -41,7 +42,7 @@ template <int rows, int columns, int most, class Orders, int M, int N, int K> st
 
     int height, breadth, depth;
     int pitch_a, pitch_b;  // elements from a line of A or B to the next
-    int down, across;      // numbers of tiles
+    int down, across;      // tiles of C along m and along n
 
     __device__ __forceinline__ SmallTile(int height, int breadth, int depth, int pitch_a, int pitch_b)
         : height(height), breadth(breadth), depth(depth), pitch_a(pitch_a), pitch_b(pitch_b),
@@ -49,14 +50,14 @@ template <int rows, int columns, int most, class Orders, int M, int N, int K> st
     {
     }
 
-    // Return the row of the product that is row r of the tile at x; the same for columns. It may be past the last row.
+    // Return the row of C that is row r of the tile at x; the same for columns. It may be past the last row.
     __device__ __forceinline__ int row(int x, int r) const { return row_width > 1 ? x * rows + r : x + r * down; }
     __device__ __forceinline__ int column(int y, int c) const
     {
         return column_width > 1 ? y * columns + c : y + c * across;
     }
 
-    // As above, but clamped to the last vector inside the matrix, so that reads stay in bounds.
+    // The same, clamped to the last vector inside the matrix, so that reads stay in bounds.
     __device__ __forceinline__ int row_inside(int x, int r) const
     {
         const int first = row(x, r / row_width * row_width), last = height - row_width;
