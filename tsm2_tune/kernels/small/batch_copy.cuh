@@ -52,7 +52,8 @@ __device__ __forceinline__ void store_from_shared(T *C, const Sum *from, Sum alp
 //   is contiguous, otherwise a line;
 // - otherwise elements are copied.
 // If `has_padding`, in shared memory a vector of padding follows each line that is an even number of vectors, and each
-// matrix that is one with its padded lines. So threads that read the same vector of successive lines or matrices read different banks.
+// matrix that is one with its padded lines. So threads that read the same vector of successive lines or matrices read
+// different banks.
 template <class T, class Index, int block_threads, int vector_width, bool has_padding> class MatrixBatch {
     Index ld;
     long long stride;
